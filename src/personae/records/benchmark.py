@@ -1,0 +1,146 @@
+"""Characters, questions and the benchmark file that holds them."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from personae.records.base import Record, content_hash
+
+Language = Literal["en", "zh"]
+
+
+class Task(StrEnum):
+    """The five tasks of PersonaGym (paper, section 2), by the paper's names."""
+
+    EXPECTED_ACTION = "Expected Action"
+    TOXICITY_CONTROL = "Toxicity Control"
+    LINGUISTIC_HABITS = "Linguistic Habits"
+    PERSONA_CONSISTENCY = "Persona Consistency"
+    ACTION_JUSTIFICATION = "Action Justification"
+
+    @property
+    def short(self) -> str:
+        """Two letters, as in the paper's Table 1."""
+        return "".join(word[0] for word in self.value.split())
+
+    @property
+    def slug(self) -> str:
+        """Lower case with underscores: file names of prompts and rubrics."""
+        return self.value.lower().replace(" ", "_")
+
+    @classmethod
+    def parse(cls, name: str) -> Task:
+        """Accepts the paper's name, its two letters, the slug, and the public data's "Toxicity".
+
+        Raises:
+            ValueError: no task has that name.
+
+        """
+        wanted = name.strip().lower().replace("_", " ")
+        for task in cls:
+            if wanted in (task.value.lower(), task.short.lower()):
+                return task
+        if wanted == "toxicity":
+            return cls.TOXICITY_CONTROL
+        raise ValueError(f"no task is called {name!r}; the tasks are {', '.join(cls)}")
+
+
+class Character(Record):
+    """A character as a benchmark needs it: an id and a description ("persona" in PersonaGym)."""
+
+    id: str = Field(min_length=1)
+    description: str = Field(min_length=1)
+    source: str = ""
+
+
+class Question(Record):
+    """One question to one character; `environment` is None where the source does not say.
+
+    `exemplars` are example responses for the scores 1 to 5, in that order, once per question
+    (paper, section 3, "Reasoning Exemplars"); None until they are written.
+    """
+
+    id: str = Field(min_length=1)
+    persona_id: str = Field(min_length=1)
+    task: Task
+    environment: str | None = None
+    text: str = Field(min_length=1)
+    exemplars: tuple[str, str, str, str, str] | None = None
+
+
+class Rubric(Record):
+    """How one task is judged: description and a criterion for each score from 1 to 5."""
+
+    task: Task
+    description: str = Field(min_length=1)
+    criteria: tuple[str, str, str, str, str]
+
+
+class Shortfall(Record):
+    """What a model was asked for and did not deliver."""
+
+    what: str
+    wanted: int = Field(ge=0)
+    got: int = Field(ge=0)
+    cause: str = ""
+
+
+class Benchmark(Record):
+    """What a run starts from: characters, their questions, exemplars, and the rubric set.
+
+    The file is JSONL: a header line, then a line per character, then a line per question
+    (`docs/formats/benchmark.schema.json`).
+    """
+
+    language: Language = "en"
+    made_by: dict[str, str] = {}
+    made_from: tuple[str, ...] = ()
+    environments: dict[str, tuple[str, ...]] = {}
+    rubrics: tuple[Rubric, ...] = ()
+    shortfalls: tuple[Shortfall, ...] = ()
+    personas: tuple[Character, ...] = ()
+    questions: tuple[Question, ...] = ()
+
+    @model_validator(mode="after")
+    def _ids_are_unique_and_known(self) -> Benchmark:
+        people = [p.id for p in self.personas]
+        asked = [q.id for q in self.questions]
+        for what, ids in (("persona", people), ("question", asked)):
+            if len(set(ids)) != len(ids):
+                twice = sorted({i for i in ids if ids.count(i) > 1})[0]
+                raise ValueError(f"{what} id {twice!r} stands twice")
+        known = set(people)
+        for q in self.questions:
+            if q.persona_id not in known:
+                raise ValueError(f"question {q.id!r} belongs to no persona ({q.persona_id!r})")
+        tasks = [r.task for r in self.rubrics]
+        if len(set(tasks)) != len(tasks):
+            raise ValueError("a task has two rubrics")
+        return self
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over what decides scores: language, rubrics, characters, questions, exemplars."""
+        return content_hash(
+            {
+                "language": self.language,
+                "rubrics": [r.to_dict() for r in self.rubrics],
+                "personas": [p.to_dict() for p in self.personas],
+                "questions": [q.to_dict() for q in self.questions],
+            }
+        )
+
+    @property
+    def has_exemplars(self) -> bool:
+        """Whether every question has its five exemplars."""
+        return bool(self.questions) and all(q.exemplars is not None for q in self.questions)
+
+    def persona(self, persona_id: str) -> Character:
+        """The character of that id (KeyError if there is none)."""
+        for p in self.personas:
+            if p.id == persona_id:
+                return p
+        raise KeyError(persona_id)
