@@ -12,7 +12,7 @@ from personae.errors import InputError
 
 
 def canonical_json(value: Any) -> str:
-    """One spelling per value: sorted keys, no spaces, no NaN; what content hashes are taken over."""
+    """One spelling per value: sorted keys, no spaces, no NaN; content hashes are taken over it."""
     return json.dumps(
         value, ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False
     )

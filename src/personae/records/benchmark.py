@@ -110,7 +110,7 @@ class Benchmark(Record):
         asked = [q.id for q in self.questions]
         for what, ids in (("persona", people), ("question", asked)):
             if len(set(ids)) != len(ids):
-                twice = sorted({i for i in ids if ids.count(i) > 1})[0]
+                twice = min(i for i in ids if ids.count(i) > 1)
                 raise ValueError(f"{what} id {twice!r} stands twice")
         known = set(people)
         for q in self.questions:

@@ -78,8 +78,9 @@ class Call(Record):
 
 
 class Usage(Record):
-    """Tokens of one reply; `None` where the endpoint did not say. `cached` is part of `tokens_in`,
-    `reasoning` of `tokens_out`.
+    """Tokens of one reply; `None` where the endpoint did not say.
+
+    `cached` is part of `tokens_in`, `reasoning` of `tokens_out`.
     """
 
     tokens_in: int | None = Field(default=None, ge=0)
@@ -175,8 +176,10 @@ class Model(Protocol):
 
 @runtime_checkable
 class Backend(Protocol):
-    """The far end of the wire: one attempt at one exchange; retries, limits and memory are not its
-    business (`personae.journal.client` adds them and is the `Model` that pipelines see).
+    """The far end of the wire: one attempt at one exchange.
+
+    Retries, limits and memory are not its business: `personae.journal.client` adds them and is
+    the `Model` that pipelines see.
     """
 
     @property

@@ -1,0 +1,58 @@
+"""The backend of dry runs: replies that meet their schema and say nothing, so that all later
+calls of a pipeline can be counted without a model.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from personae.records import Call, Capabilities, Reply, TokenLogprob
+
+
+class DryBackend:
+    """Invents the smallest reply that each call's schema allows; distinct strings throughout."""
+
+    endpoint = "dry-run"
+    capabilities = Capabilities(structured="schema", score=True, logprobs=True)
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    async def complete(self, call: Call) -> Reply:
+        """A placeholder reply."""
+        if call.kind == "score":
+            return Reply(logprobs=(TokenLogprob(token="", logprob=0.0),))
+        if call.reply_schema is None:
+            return Reply(text=self._word())
+        return Reply(text=json.dumps(self._of(call.reply_schema.body)))
+
+    async def close(self) -> None:
+        """Nothing to release."""
+
+    def _word(self) -> str:
+        self._count += 1
+        return f"placeholder {self._count} {'x' * (self._count % 7)}"
+
+    def _of(self, schema: dict[str, Any]) -> Any:
+        if "enum" in schema:
+            return schema["enum"][self._step(len(schema["enum"]))]
+        match schema.get("type"):
+            case "object":
+                return {k: self._of(v) for k, v in schema.get("properties", {}).items()}
+            case "array":
+                count = max(1, schema.get("minItems", 1))
+                items = schema.get("items", {})
+                if schema.get("uniqueItems") and "enum" in items:
+                    return items["enum"][:count]
+                return [self._of(items) for _ in range(count)]
+            case "integer" | "number":
+                return schema.get("minimum", 0)
+            case "boolean":
+                return False
+            case _:
+                return self._word()
+
+    def _step(self, size: int) -> int:
+        self._count += 1
+        return self._count % size

@@ -1,0 +1,97 @@
+"""From a model id to its backend.
+
+`local`, `local:FILE.gguf`, `local:OWNER/REPO:FILE.gguf` are the embedded model; `scripted:FILE.py`
+is a script; `provider/model` and `http://host:port/v1#model` are OpenAI-compatible endpoints.
+Other rooms register schemes of their own (`lift:`, `cast:`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from personae.errors import UsageError
+from personae.records import Backend
+
+Maker = Callable[[str], Backend]
+
+
+def model_scheme(model_id: str) -> str:
+    """The scheme of a model id: `local`, `scripted`, `http`, another registered word, or
+    `provider`.
+    """
+    head = model_id.partition(":")[0]
+    if model_id == "local" or head in ("local", "scripted"):
+        return head
+    if head in ("http", "https"):
+        return "http"
+    if ":" in model_id and "/" not in head:
+        return head
+    return "provider"
+
+
+class Registry:
+    """Makes backends; one backend a model id, one engine for all ids that share it.
+
+    Args:
+        timeout: seconds for one attempt.
+        trust_scripts: whether `scripted:` files may be run.
+    """
+
+    def __init__(self, *, timeout: float = 120.0, trust_scripts: bool = True) -> None:
+        self._timeout = timeout
+        self._trust_scripts = trust_scripts
+        self._schemes: dict[str, Maker] = {
+            "local": self._local,
+            "scripted": self._scripted,
+            "http": self._endpoint,
+            "provider": self._endpoint,
+        }
+        self.fingerprints: dict[str, str] = {}
+
+    def register(self, scheme: str, maker: Maker) -> None:
+        """Teach the registry another scheme.
+
+        Raises:
+            UsageError: the scheme is taken.
+        """
+        if scheme in self._schemes:
+            raise UsageError(f"the model scheme {scheme!r} is already taken")
+        self._schemes[scheme] = maker
+
+    def __call__(self, model_id: str) -> Backend:
+        """The backend of a model id.
+
+        Raises:
+            UsageError: no such scheme or provider, or a key is missing.
+            InputError: a script or weights file cannot be used.
+        """
+        maker = self._schemes.get(model_scheme(model_id))
+        if maker is None:
+            raise UsageError(
+                f"{model_id!r} is no model id: use provider/model, http://host:port/v1#model, "
+                "local, local:FILE.gguf, or scripted:FILE.py (docs/models.md)"
+            )
+        return maker(model_id)
+
+    def _scripted(self, model_id: str) -> Backend:
+        from personae.models.scripted import ScriptedModel, read_script
+
+        if not self._trust_scripts:
+            raise UsageError(
+                f"this run uses {model_id}: resuming executes that file; "
+                "look at it, then add --trust-scripts"
+            )
+        reply, digest = read_script(Path(model_id.partition(":")[2]))
+        self.fingerprints[model_id] = digest
+        return ScriptedModel(reply, name=model_id)
+
+    def _local(self, model_id: str) -> Backend:
+        from personae.models.local import LocalModel
+
+        return LocalModel(model_id)
+
+    def _endpoint(self, model_id: str) -> Backend:
+        from personae.models.providers import backend_for_endpoint
+
+        return backend_for_endpoint(model_id, timeout=self._timeout)

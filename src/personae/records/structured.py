@@ -1,0 +1,76 @@
+"""The one parser of structured replies: text and schema in, value out, or the reason why not."""
+
+from __future__ import annotations
+
+import json
+import re
+from functools import lru_cache
+from typing import Any
+
+from personae.records.base import canonical_json
+from personae.records.call import ReplySchema
+
+MAX_REPLY_CHARS = 200_000
+
+_FENCED = re.compile(r"\A```(?:json|JSON)?[ \t]*\n(.*?)\n?[ \t]*```\Z", re.DOTALL)
+
+
+class MalformedReplyError(ValueError):
+    """A structured reply that is not what its schema asks for; the message says why."""
+
+
+def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    value = dict(pairs)
+    if len(value) != len(pairs):
+        # {"score": 1, "score": 5}: whichever we took, the other reader would take the other.
+        raise MalformedReplyError("a key stands twice")
+    return value
+
+
+def _no_constant(name: str) -> Any:
+    raise MalformedReplyError(f"{name} is not a number in JSON")
+
+
+@lru_cache(maxsize=256)
+def _validator(body: str) -> Any:
+    from jsonschema import Draft202012Validator
+
+    schema = json.loads(body)
+    Draft202012Validator.check_schema(schema)
+    return Draft202012Validator(schema)
+
+
+def parse_structured(text: str, schema: ReplySchema) -> Any:
+    """The value of a structured reply.
+
+    The text must be one JSON value, alone or in one Markdown code fence. A value outside its
+    scale, a key that stands twice, and anything beside the value are refused, never mended.
+
+    Raises:
+        MalformedReplyError: with the reason, fit for the repair exchange.
+    """
+    if len(text) > MAX_REPLY_CHARS:
+        raise MalformedReplyError(f"the reply is longer than {MAX_REPLY_CHARS} characters")
+    body = text.strip()
+    if fenced := _FENCED.match(body):
+        body = fenced.group(1)
+    try:
+        value = json.loads(body, object_pairs_hook=_no_twins, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise MalformedReplyError(f"not JSON: {error.msg} at character {error.pos}") from None
+    except RecursionError:
+        raise MalformedReplyError("the JSON is nested too deeply") from None
+    check_value(value, schema)
+    return value
+
+
+def check_value(value: Any, schema: ReplySchema) -> None:
+    """Check an already parsed value.
+
+    Raises:
+        MalformedReplyError: the value breaks the schema.
+    """
+    error = next(_validator(canonical_json(schema.body)).iter_errors(value), None)
+    if error is not None:
+        place = "/".join(str(p) for p in error.absolute_path) or "the value"
+        raise MalformedReplyError(f"{place}: {error.message[:300]}")
