@@ -20,8 +20,8 @@
     ├── ReplayMissError            a replayed call is not in the journal
     └── JournalError               the journal file is full, locked, foreign or damaged
 
-A failure of one exchange is *recorded* (see `personae.records.Failure`), it does not end a run, unless
-no later call could fare better (`fatal`).
+A failure of one exchange is *recorded* (see `personae.records.Failure`); it does not end a run,
+unless no later call could fare better (`fatal`).
 """
 
 from __future__ import annotations
@@ -73,9 +73,9 @@ class TransportError(PersonaeError):
     """One exchange with a model failed.
 
     Attributes:
-        cause: short stable name of the cause, recorded and counted (`"timeout"`, `"rate_limit"` ...).
+        cause: short stable name of the cause, recorded and counted (`timeout`, `rate_limit` ...).
         retryable: whether the same exchange may succeed later in this run.
-        fatal: whether every later exchange with this endpoint must fail too (wrong key, nobody there).
+        fatal: whether every later exchange with this endpoint must fail too (wrong key, say).
 
     """
 
@@ -85,7 +85,7 @@ class TransportError(PersonaeError):
 
 
 class RateLimitError(TransportError):
-    """The endpoint asks for fewer calls; `retry_after` is its wish in seconds, where it gave one."""
+    """The endpoint asks for fewer calls; `retry_after` is its wish in seconds, if it gave one."""
 
     cause = "rate_limit"
     retryable = True

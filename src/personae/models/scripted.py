@@ -98,7 +98,8 @@ def read_script(path: Path) -> tuple[ReplyFunction, str]:
         ) from error
     if not callable(found):
         raise InputError(
-            "the script defines no function `reply`", path=path,
+            "the script defines no function `reply`",
+            path=path,
             mend="Define `def reply(call: dict) -> str | dict`",
-        )  # fmt: skip
+        )
     return found, hashlib.sha256(source).hexdigest()

@@ -1,0 +1,1 @@
+"""PersonaGym: environments, questions, exemplars and answers."""

@@ -1,0 +1,271 @@
+"""From personas to a benchmark: environments, questions, exemplars (PersonaGym, section 3)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from personae.interview.similarity import Distinct
+from personae.journal.flow import Watcher, each
+from personae.judging.rubrics import rubric_set
+from personae.prompts import render
+from personae.prompts.schemas import environments_schema, exemplars_schema, questions_schema
+from personae.records import (
+    Benchmark,
+    Call,
+    Character,
+    Language,
+    Model,
+    Question,
+    Sampling,
+    Shortfall,
+    Task,
+)
+
+MOST_ENVIRONMENTS = 6
+BATCH = 10
+ROUNDS = 4
+# Two questions about one scene share many words by nature; only near-identical ones are refused.
+SAME_QUESTION = 0.75
+
+EXAMINER_SAMPLING = Sampling(temperature=0.9, top_p=0.9, max_tokens=3000)
+"""Section 4, "Environment and Question Generation"."""
+EXEMPLAR_SAMPLING = Sampling(temperature=0.0, max_tokens=3000)
+
+
+@dataclass(frozen=True)
+class BuildPlan:
+    """What a benchmark is built of.
+
+    Attributes:
+        questions: how many a task, or a task and environment if `per_environment`.
+        pool: the names of the environments to choose from.
+    """
+
+    examiner: str
+    pool: tuple[str, ...]
+    language: Language = "en"
+    tasks: tuple[Task, ...] = tuple(Task)
+    questions: int = 10
+    per_environment: bool = False
+    most_environments: int = MOST_ENVIRONMENTS
+    sampling: Sampling = EXAMINER_SAMPLING
+
+
+async def select_environments(
+    model: Model, plan: BuildPlan, persona: Character
+) -> tuple[tuple[str, ...], str]:
+    """The environments relevant to a persona, every name out of the pool; or none and the cause."""
+    cause = ""
+    for repeat in range(ROUNDS):
+        reply = await model.ask(
+            Call(
+                role="examiner",
+                model=plan.examiner,
+                messages=render(
+                    "environments",
+                    plan.language,
+                    pool=plan.pool,
+                    persona=persona.description,
+                    maximum=plan.most_environments,
+                ),
+                reply_schema=environments_schema(plan.pool, plan.most_environments),
+                sampling=plan.sampling,
+                repeat=repeat,
+                meta={"stage": "environments", "persona": persona.id},
+            )
+        )
+        if reply.ok:
+            return tuple(reply.value["environments"]), ""
+        assert reply.failure is not None
+        cause = reply.failure.cause
+    return (), f"the examiner failed: {cause}"
+
+
+async def write_questions(
+    model: Model,
+    plan: BuildPlan,
+    persona: Character,
+    task: Task,
+    environments: Sequence[str],
+    count: int,
+) -> tuple[list[tuple[str, str]], str]:
+    """`count` distinct (environment, question) pairs; fewer with the cause, never more."""
+    distinct = Distinct(SAME_QUESTION)
+    found: list[tuple[str, str]] = []
+    cause = ""
+    repeat = 0
+    idle = 0
+    while len(found) < count and idle < ROUNDS:
+        wanted = min(BATCH, count - len(found))
+        reply = await model.ask(
+            Call(
+                role="examiner",
+                model=plan.examiner,
+                messages=render(
+                    "questions",
+                    plan.language,
+                    task=task,
+                    persona=persona.description,
+                    environments=list(environments),
+                    count=wanted,
+                    accepted=[text for _, text in found],
+                ),
+                reply_schema=questions_schema(wanted, environments),
+                sampling=plan.sampling,
+                repeat=repeat,
+                meta={"stage": "questions", "persona": persona.id, "task": task.value},
+            )
+        )
+        repeat += 1
+        fresh = 0
+        if reply.ok:
+            for item in reply.value["questions"]:
+                text = item["question"].strip()
+                if text and len(found) < count and distinct.add(text):
+                    found.append((item["environment"], text))
+                    fresh += 1
+            cause = "the examiner repeated itself"
+        else:
+            assert reply.failure is not None
+            cause = f"the examiner failed: {reply.failure.cause}"
+        idle = 0 if fresh else idle + 1
+    return found, "" if len(found) == count else cause
+
+
+async def build_benchmark(
+    model: Model,
+    plan: BuildPlan,
+    personas: Sequence[Character],
+    *,
+    window: int = 64,
+    watcher: Watcher | None = None,
+) -> Benchmark:
+    """Environments and questions for every persona; what was not delivered is in `shortfalls`."""
+    chosen = await each(
+        personas,
+        lambda p: select_environments(model, plan, p),
+        stage="environments",
+        window=window,
+        watcher=watcher,
+    )
+    shortfalls = [
+        Shortfall(what=f"environments of {p.id}", wanted=1, got=0, cause=cause)
+        for p, (names, cause) in zip(personas, chosen, strict=True)
+        if not names
+    ]
+    jobs: list[tuple[Character, Task, tuple[str, ...]]] = []
+    for persona, (names, _) in zip(personas, chosen, strict=True):
+        for task in plan.tasks:
+            if not names:
+                short = f"{task} questions to {persona.id}"
+                shortfalls.append(
+                    Shortfall(what=short, wanted=plan.questions, got=0, cause="no environment")
+                )
+            elif plan.per_environment:
+                jobs += [(persona, task, (name,)) for name in names]
+            else:
+                jobs.append((persona, task, names))
+    written = await each(
+        jobs,
+        lambda job: write_questions(model, plan, *job, plan.questions),
+        stage="questions",
+        window=window,
+        watcher=watcher,
+    )
+    questions: list[Question] = []
+    numbers: dict[tuple[str, Task], int] = {}
+    for (persona, task, _), (pairs, cause) in zip(jobs, written, strict=True):
+        if cause:
+            shortfalls.append(
+                Shortfall(
+                    what=f"{task} questions to {persona.id}",
+                    wanted=plan.questions,
+                    got=len(pairs),
+                    cause=cause,
+                )
+            )
+        for environment, text in pairs:
+            number = numbers[persona.id, task] = numbers.get((persona.id, task), 0) + 1
+            questions.append(
+                Question(
+                    id=f"{persona.id}/{task.short}/{number:02d}",
+                    persona_id=persona.id,
+                    task=task,
+                    environment=environment,
+                    text=text,
+                )
+            )
+    return Benchmark(
+        language=plan.language,
+        made_by={"questions": plan.examiner},
+        environments={p.id: names for p, (names, _) in zip(personas, chosen, strict=True)},
+        shortfalls=tuple(shortfalls),
+        personas=tuple(personas),
+        questions=tuple(questions),
+    )
+
+
+async def write_exemplars(
+    model: Model,
+    benchmark: Benchmark,
+    writer: str,
+    *,
+    sampling: Sampling = EXEMPLAR_SAMPLING,
+    window: int = 256,
+    watcher: Watcher | None = None,
+) -> Benchmark:
+    """The benchmark with five exemplars for every question that has none yet.
+
+    Section 3, "Reasoning Exemplars": tailored to persona and question, once per question, the
+    same for every model under test. Questions whose exemplars failed are in `shortfalls`.
+    """
+    rubrics = rubric_set(benchmark.language, benchmark.rubrics)
+    people = {p.id: p for p in benchmark.personas}
+
+    async def write(question: Question) -> tuple[Question, str]:
+        if question.exemplars is not None:
+            return question, ""
+        reply = await model.ask(
+            Call(
+                role="exemplar_writer",
+                model=writer,
+                messages=render(
+                    "exemplars",
+                    benchmark.language,
+                    rubric=rubrics[question.task],
+                    persona=people[question.persona_id].description,
+                    question=question.text,
+                ),
+                reply_schema=exemplars_schema(),
+                sampling=sampling,
+                meta={
+                    "stage": "exemplars",
+                    "persona": question.persona_id,
+                    "task": question.task.value,
+                    "question": question.id,
+                },
+            )
+        )
+        if not reply.ok:
+            assert reply.failure is not None
+            return question, reply.failure.cause
+        texts = tuple(reply.value[str(score)] for score in range(1, 6))
+        return question.model_copy(update={"exemplars": texts}), ""
+
+    done = await each(benchmark.questions, write, stage="exemplars", window=window, watcher=watcher)
+    kept = tuple(s for s in benchmark.shortfalls if not s.what.startswith("exemplars of "))
+    short = tuple(
+        Shortfall(what=f"exemplars of {question.id}", wanted=1, got=0, cause=cause)
+        for question, cause in done
+        if cause
+    )
+    changed = any(new is not old for (new, _), old in zip(done, benchmark.questions, strict=True))
+    return benchmark.model_copy(
+        update={
+            "questions": tuple(question for question, _ in done),
+            "shortfalls": (*kept, *short),
+            "made_by": {**benchmark.made_by, "exemplars": writer} if changed else benchmark.made_by,
+            "made_from": (benchmark.hash,) if changed else benchmark.made_from,
+        }
+    )

@@ -1,0 +1,206 @@
+"""Answers, verdicts and lift: from a benchmark to result rows (PersonaGym, section 3)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from personae.journal.flow import Watcher, each
+from personae.judging.judge import JUDGE_SAMPLING, expected_score, verdict_call
+from personae.judging.lift import is_lift, persona_lift
+from personae.judging.refusal import is_refusal
+from personae.judging.rubrics import rubric_set
+from personae.prompts import render
+from personae.records import (
+    Benchmark,
+    Call,
+    Character,
+    Failure,
+    Model,
+    Question,
+    ResultRow,
+    Sampling,
+)
+
+ANSWER_SAMPLING = Sampling(temperature=0.9, top_p=0.9, max_tokens=1024)
+
+
+@dataclass(frozen=True)
+class EvalPlan:
+    """What is evaluated by whom.
+
+    Attributes:
+        exemplars: show the judges the questions' exemplars.
+        limit: how many questions, taken round-robin over personas, then tasks; None for all.
+    """
+
+    models: tuple[str, ...]
+    judges: tuple[str, ...]
+    exemplars: bool = True
+    limit: int | None = None
+    sampling: Sampling = ANSWER_SAMPLING
+    judge_sampling: Sampling = JUDGE_SAMPLING
+
+
+def limited(benchmark: Benchmark, limit: int | None) -> tuple[Question, ...]:
+    """The first `limit` questions, round-robin over personas, then tasks.
+
+    One question from each persona in turn; a persona's turns go through its tasks in turn.
+    """
+    if limit is None or limit >= len(benchmark.questions):
+        return benchmark.questions
+    queues: dict[str, list[Question]] = {p.id: [] for p in benchmark.personas}
+    for person in benchmark.personas:
+        by_task: dict[str, list[Question]] = {}
+        for q in benchmark.questions:
+            if q.persona_id == person.id:
+                by_task.setdefault(q.task, []).append(q)
+        while any(by_task.values()):
+            for waiting in by_task.values():
+                if waiting:
+                    queues[person.id].append(waiting.pop(0))
+    taken: list[Question] = []
+    while len(taken) < limit:
+        for waiting in queues.values():
+            if waiting and len(taken) < limit:
+                taken.append(waiting.pop(0))
+    return tuple(taken)
+
+
+def unit_id(model: str, question: Question) -> str:
+    """The id of one answer, shared by all its judges and by people's ratings."""
+    return f"{question.id}@{model}"
+
+
+async def answer_question(
+    model: Model, under_test: str, benchmark: Benchmark, question: Question, sampling: Sampling
+) -> tuple[str | None, Failure | None]:
+    """One answer in character, or why there is none.
+
+    The persona stands in the system prompt (section "Persona Agent Response Generation").
+    """
+    person = benchmark.persona(question.persona_id)
+    reply = await model.ask(
+        Call(
+            role="character",
+            model=under_test,
+            messages=render(
+                "answer", benchmark.language, persona=person.description, question=question.text
+            ),
+            sampling=sampling,
+            meta={
+                "persona": person.id,
+                "task": question.task.value,
+                "question": question.id,
+            },
+        )
+    )
+    return (reply.text, None) if reply.ok else (None, reply.failure)
+
+
+async def evaluate(
+    model: Model,
+    benchmark: Benchmark,
+    plan: EvalPlan,
+    *,
+    window: int = 256,
+    watcher: Watcher | None = None,
+) -> list[ResultRow]:
+    """Every question answered by every model under test, every answer seen by every judge."""
+    rubrics = rubric_set(benchmark.language, benchmark.rubrics)
+    people = {p.id: p for p in benchmark.personas}
+    units = [(m, q) for q in limited(benchmark, plan.limit) for m in plan.models]
+
+    async def unit(job: tuple[str, Question]) -> list[ResultRow]:
+        under_test, question = job
+        answer, failure = await answer_question(
+            model, under_test, benchmark, question, plan.sampling
+        )
+        row = ResultRow(
+            unit_id=unit_id(under_test, question),
+            model=under_test,
+            persona=question.persona_id,
+            task=question.task,
+            question_id=question.id,
+            question=question.text,
+            environment=question.environment,
+            answer=answer,
+            judge="",
+            score=None,
+            failure=failure,
+            refusal=None if answer is None else is_refusal(answer, benchmark.language),
+        )
+        if answer is None:
+            assert failure is not None
+            nothing = Failure(cause=f"answer: {failure.cause}", detail=failure.detail)
+            return [row.model_copy(update={"judge": j, "failure": nothing}) for j in plan.judges]
+        person = people[question.persona_id]
+        return list(
+            await asyncio.gather(*(judged(row, answer, person, question, j) for j in plan.judges))
+        )
+
+    async def judged(
+        row: ResultRow, answer: str, person: Character, question: Question, judge: str
+    ) -> ResultRow:
+        if is_lift(judge):
+            lift, failure = await persona_lift(
+                model,
+                judge,
+                person,
+                benchmark.personas,
+                question,
+                answer,
+                language=benchmark.language,
+                unit=row.unit_id,
+            )
+            return row.model_copy(update={"judge": judge, "lift": lift, "failure": failure})
+        judge_model, repeat = split_repeat(judge)
+        reply = await model.ask(
+            verdict_call(
+                judge_model,
+                rubrics,
+                person,
+                question,
+                answer,
+                language=benchmark.language,
+                sampling=plan.judge_sampling,
+                exemplars=plan.exemplars,
+                repeat=repeat,
+                meta={"unit": row.unit_id},
+            )
+        )
+        if not reply.ok:
+            return row.model_copy(update={"judge": judge, "failure": reply.failure})
+        return row.model_copy(
+            update={
+                "judge": judge,
+                "score": reply.value["score"],
+                "justification": reply.value["justification"],
+                "expected_score": expected_score(reply),
+            }
+        )
+
+    rows = await each(units, unit, stage="interview", window=window, watcher=watcher)
+    return [row for some in rows for row in some]
+
+
+def split_repeat(judge: str) -> tuple[str, int]:
+    """A judge id and which repeat of it: the second `local` of a panel is `local` repeat 1.
+
+    Panels name repeats by a suffix, `local (2)` for the second.
+    """
+    head, sep, tail = judge.rpartition(" (")
+    if sep and tail.endswith(")") and tail[:-1].isdigit():
+        return head, int(tail[:-1]) - 1
+    return judge, 0
+
+
+def panel(judges: Sequence[str]) -> tuple[str, ...]:
+    """Distinct names for a panel: a judge named twice is asked twice, as a repeat."""
+    seen: dict[str, int] = {}
+    named: list[str] = []
+    for judge in judges:
+        seen[judge] = seen.get(judge, 0) + 1
+        named.append(judge if seen[judge] == 1 else f"{judge} ({seen[judge]})")
+    return tuple(named)
