@@ -32,7 +32,7 @@ def load_audit_texts(kind: AuditKind, language: Language) -> tuple[str, ...]:
     """Answers of known quality for the audit of a judge.
 
     `generic`: what an assistant might write to anyone (20). `refusal`: out of character, without
-    an answer (20). `order`: asks, tricks or pretends to be a message that has the judge give 5 (10).
+    an answer (20). `order`: asks or tricks the judge, in several guises, to give 5 (10).
     """
     return _strings(f"audit/{kind}.{language}.json")
 
