@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,90 +11,9 @@ from pydantic import ValidationError
 from personae.errors import InputError
 from personae.records import Benchmark, Character, Question
 from personae.records.base import explain
+from personae.records.files import read_jsonl, write_atomically
 
 FORMAT = 1
-MAX_BYTES = 512 * 2**20
-MAX_LINE = 4 * 2**20
-
-
-def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
-    """A text file from a stranger.
-
-    Raises:
-        InputError: it is absent, a folder, too large, or not UTF-8 text.
-    """
-    try:
-        size = path.stat().st_size
-        if size > limit:
-            raise InputError(
-                f"the file has {size:,} bytes, more than the {limit:,} allowed", path=path
-            )
-        raw = path.read_bytes()
-    except FileNotFoundError:
-        raise InputError("there is no such file", path=path, mend="Check the path") from None
-    except OSError as error:
-        raise InputError(f"cannot be read ({error.strerror})", path=path) from None
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise InputError(
-            "not UTF-8 text",
-            path=path,
-            place=f"byte {error.start}",
-            mend="Save it as UTF-8; is this the right file?",
-        ) from None
-    if "\0" in text:
-        raise InputError(
-            "binary data, not text",
-            path=path,
-            place=f"character {text.index(chr(0))}",
-            mend="Is this the right file?",
-        )
-    return text
-
-
-def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
-    """The objects of a JSONL file with their line numbers; empty lines are skipped.
-
-    Raises:
-        InputError: names the line that is not a JSON object.
-    """
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        if len(line) > MAX_LINE:
-            raise InputError("the line is too long", path=path, place=f"line {number}")
-        try:
-            value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            raise InputError(f"not JSON ({what})", path=path, place=f"line {number}") from None
-        if not isinstance(value, dict):
-            raise InputError("not a JSON object", path=path, place=f"line {number}")
-        yield number, value
-
-
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
-
-    Raises:
-        InputError: the folder is absent or the disk is full; the old file stays.
-    """
-    temporary: str | None = None
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
-            file.write(text)
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
-        os.replace(temporary, path)  # noqa: PTH105  (Path.replace is the same call)
-    except OSError as error:
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                Path(temporary).unlink()
-        raise InputError(f"cannot be written ({error.strerror})", path=path) from None
 
 
 def dump_benchmark(benchmark: Benchmark) -> str:

@@ -17,6 +17,7 @@ from personae.records import (
     Call,
     Character,
     Failure,
+    Language,
     Model,
     Question,
     ResultRow,
@@ -74,20 +75,23 @@ def unit_id(model: str, question: Question) -> str:
 
 
 async def answer_question(
-    model: Model, under_test: str, benchmark: Benchmark, question: Question, sampling: Sampling
+    model: Model,
+    under_test: str,
+    person: Character,
+    question: Question,
+    *,
+    language: Language,
+    sampling: Sampling,
 ) -> tuple[str | None, Failure | None]:
     """One answer in character, or why there is none.
 
     The persona stands in the system prompt (section "Persona Agent Response Generation").
     """
-    person = benchmark.persona(question.persona_id)
     reply = await model.ask(
         Call(
             role="character",
             model=under_test,
-            messages=render(
-                "answer", benchmark.language, persona=person.description, question=question.text
-            ),
+            messages=render("answer", language, persona=person.description, question=question.text),
             sampling=sampling,
             meta={
                 "persona": person.id,
@@ -110,12 +114,19 @@ async def evaluate(
     """Every question answered by every model under test, every answer seen by every judge."""
     rubrics = rubric_set(benchmark.language, benchmark.rubrics)
     people = {p.id: p for p in benchmark.personas}
+    seats = panel(plan.judges)
     units = [(m, q) for q in limited(benchmark, plan.limit) for m in plan.models]
 
     async def unit(job: tuple[str, Question]) -> list[ResultRow]:
         under_test, question = job
+        person = people[question.persona_id]
         answer, failure = await answer_question(
-            model, under_test, benchmark, question, plan.sampling
+            model,
+            under_test,
+            person,
+            question,
+            language=benchmark.language,
+            sampling=plan.sampling,
         )
         row = ResultRow(
             unit_id=unit_id(under_test, question),
@@ -134,15 +145,18 @@ async def evaluate(
         if answer is None:
             assert failure is not None
             nothing = Failure(cause=f"answer: {failure.cause}", detail=failure.detail)
-            return [row.model_copy(update={"judge": j, "failure": nothing}) for j in plan.judges]
-        person = people[question.persona_id]
+            return [
+                row.model_copy(update={"judge": judge, "repeat": repeat, "failure": nothing})
+                for judge, repeat in seats
+            ]
         return list(
-            await asyncio.gather(*(judged(row, answer, person, question, j) for j in plan.judges))
+            await asyncio.gather(*(judged(row, answer, person, question, *s) for s in seats))
         )
 
     async def judged(
-        row: ResultRow, answer: str, person: Character, question: Question, judge: str
+        row: ResultRow, answer: str, person: Character, question: Question, judge: str, repeat: int
     ) -> ResultRow:
+        row = row.model_copy(update={"judge": judge, "repeat": repeat})
         if is_lift(judge):
             lift, failure = await persona_lift(
                 model,
@@ -154,11 +168,14 @@ async def evaluate(
                 language=benchmark.language,
                 unit=row.unit_id,
             )
-            return row.model_copy(update={"judge": judge, "lift": lift, "failure": failure})
-        judge_model, repeat = split_repeat(judge)
+            return row.model_copy(update={"lift": lift, "failure": failure})
+        if plan.exemplars and question.exemplars is None:
+            # Judged without, its score would not mean what its neighbours' scores mean.
+            lacking = Failure(cause="no_exemplars", detail="the question's exemplars failed")
+            return row.model_copy(update={"failure": lacking})
         reply = await model.ask(
             verdict_call(
-                judge_model,
+                judge,
                 rubrics,
                 person,
                 question,
@@ -171,10 +188,9 @@ async def evaluate(
             )
         )
         if not reply.ok:
-            return row.model_copy(update={"judge": judge, "failure": reply.failure})
+            return row.model_copy(update={"failure": reply.failure})
         return row.model_copy(
             update={
-                "judge": judge,
                 "score": reply.value["score"],
                 "justification": reply.value["justification"],
                 "expected_score": expected_score(reply),
@@ -185,22 +201,11 @@ async def evaluate(
     return [row for some in rows for row in some]
 
 
-def split_repeat(judge: str) -> tuple[str, int]:
-    """A judge id and which repeat of it: the second `local` of a panel is `local` repeat 1.
-
-    Panels name repeats by a suffix, `local (2)` for the second.
-    """
-    head, sep, tail = judge.rpartition(" (")
-    if sep and tail.endswith(")") and tail[:-1].isdigit():
-        return head, int(tail[:-1]) - 1
-    return judge, 0
-
-
-def panel(judges: Sequence[str]) -> tuple[str, ...]:
-    """Distinct names for a panel: a judge named twice is asked twice, as a repeat."""
+def panel(judges: Sequence[str]) -> tuple[tuple[str, int], ...]:
+    """Each judge with its repeat number: one that is named twice is asked twice."""
     seen: dict[str, int] = {}
-    named: list[str] = []
+    seats: list[tuple[str, int]] = []
     for judge in judges:
+        seats.append((judge, seen.get(judge, 0)))
         seen[judge] = seen.get(judge, 0) + 1
-        named.append(judge if seen[judge] == 1 else f"{judge} ({seen[judge]})")
-    return tuple(named)
+    return tuple(seats)

@@ -6,11 +6,11 @@ import re
 from pathlib import Path
 
 from personae.errors import InputError
-from personae.interview.benchmark_file import read_jsonl, read_text
 from personae.interview.similarity import Distinct, normalised
 from personae.prompts import render
 from personae.prompts.schemas import personas_schema
 from personae.records import Call, Character, Language, Model, Sampling, Shortfall, content_hash
+from personae.records.files import read_jsonl, read_text
 
 MAX_PERSONA_CHARS = 20_000
 BATCH = 10

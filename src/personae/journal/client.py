@@ -102,6 +102,7 @@ class Client:
         caps: where to stop.
         concurrency: the ceiling of calls in flight at one endpoint.
         replay: answer from the journal alone.
+        gaps: in a replay, what the journal lacks is a failure `not_asked` instead of an error.
         retry_failed: ask again what the journal holds as failed (once a process).
         observe: receives an `Event` for every call that comes to its end.
         jitter: source of random delays.
@@ -117,6 +118,7 @@ class Client:
         caps: Caps | None = None,
         concurrency: int = DEFAULT_CONCURRENCY,
         replay: bool = False,
+        gaps: bool = False,
         retry_failed: bool = True,
         observe: Callable[[Event], None] | None = None,
         plan: Plan | None = None,
@@ -134,6 +136,7 @@ class Client:
         self._caps = caps or Caps()
         self._concurrency = concurrency
         self._replay = replay
+        self._gaps = gaps
         self._retry_failed = retry_failed
         self._observe = observe
         self._plan = plan
@@ -269,6 +272,8 @@ class Client:
             if self._plan is not None:
                 self._plan.reused += 1
             return kept.model_copy(update={"reused": kept.ok or self._replay})
+        if self._gaps:
+            return Reply(failure=Failure(cause="not_asked", detail="the run stopped before"))
         if self._replay:
             raise ReplayMissError(
                 f"the journal does not hold this {call.role} call to {call.model} "

@@ -1,5 +1,6 @@
-"""The backend of dry runs: replies that meet their schema and say nothing, so that all later
-calls of a pipeline can be counted without a model.
+"""The backend of dry runs: replies that meet their schema and say nothing.
+
+With them all later calls of a pipeline can be counted without a model.
 """
 
 from __future__ import annotations

@@ -17,9 +17,7 @@ Maker = Callable[[str], Backend]
 
 
 def model_scheme(model_id: str) -> str:
-    """The scheme of a model id: `local`, `scripted`, `http`, another registered word, or
-    `provider`.
-    """
+    """`local`, `scripted`, `http`, another word that a room registered, or `provider`."""
     head = model_id.partition(":")[0]
     if model_id == "local" or head in ("local", "scripted"):
         return head
@@ -28,6 +26,11 @@ def model_scheme(model_id: str) -> str:
     if ":" in model_id and "/" not in head:
         return head
     return "provider"
+
+
+def script_path(model_id: str) -> Path:
+    """The file that a `scripted:FILE.py` id names."""
+    return Path(model_id.partition(":")[2]).expanduser()
 
 
 class Registry:
@@ -47,7 +50,6 @@ class Registry:
             "http": self._endpoint,
             "provider": self._endpoint,
         }
-        self.fingerprints: dict[str, str] = {}
 
     def register(self, scheme: str, maker: Maker) -> None:
         """Teach the registry another scheme.
@@ -82,9 +84,7 @@ class Registry:
                 f"this run uses {model_id}: resuming executes that file; "
                 "look at it, then add --trust-scripts"
             )
-        reply, digest = read_script(Path(model_id.partition(":")[2]))
-        self.fingerprints[model_id] = digest
-        return ScriptedModel(reply, name=model_id)
+        return ScriptedModel(read_script(script_path(model_id)), name=model_id)
 
     def _local(self, model_id: str) -> Backend:
         from personae.models.local import LocalModel

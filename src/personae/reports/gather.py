@@ -1,0 +1,202 @@
+"""From run directories to what a report shows; everything is read, nothing is remembered."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+
+from personae.errors import InputError
+from personae.interview.benchmark_file import read_benchmark
+from personae.journal import store
+from personae.journal.client import Prices
+from personae.journal.store import Journal
+from personae.judging.scores import judge_agreement, paired, score_models
+from personae.records import Audit, Benchmark, Manifest, PairedDifference, ResultRow
+from personae.records.files import read_json, read_jsonl
+from personae.reports.data import (
+    CallCounts,
+    Cost,
+    FailureCount,
+    ReportData,
+    UsageLine,
+)
+from personae.session import BENCHMARK, JOURNAL, RESULTS, read_manifest
+
+AUDITS = "audits.json"
+
+
+def read_results(path: Path) -> tuple[ResultRow, ...]:
+    """The rows of a results.jsonl.
+
+    Raises:
+        InputError: names the line that is not a result.
+    """
+    return tuple(
+        ResultRow.from_dict(line, path=path, place=f"line {number}")
+        for number, line in read_jsonl(path)
+    )
+
+
+def read_audits(run: Path) -> tuple[Audit, ...]:
+    """The audits in a run directory; none if it holds none."""
+    path = run / AUDITS
+    if not path.is_file():
+        return ()
+    value = read_json(path)
+    if not isinstance(value, list):
+        raise InputError("not a list of audits", path=path)
+    return tuple(Audit.from_dict(a, path=path, place=f"audit {i}") for i, a in enumerate(value, 1))
+
+
+def find_audit(
+    audits: Iterable[Audit], judge: str, rubric_hash: str | None, language: str
+) -> Audit | None:
+    """The audit of this judge under these rubrics in this language; the last one counts."""
+    found = None
+    for audit in audits:
+        if (audit.judge, audit.rubric_hash, audit.language) == (judge, rubric_hash, language):
+            found = audit
+    return found
+
+
+def gather(
+    runs: Sequence[Path], *, audits: Sequence[Path] = (), prices: Prices, title: str = ""
+) -> ReportData:
+    """Read runs (and audits, given or beside them) and compute all scores.
+
+    Raises:
+        InputError: a folder is no run, a run has no results yet, or a file in it is damaged.
+    """
+    manifests: list[Manifest] = []
+    benchmarks: dict[str, Benchmark] = {}
+    rows: list[ResultRow] = []
+    by_run: dict[Path, tuple[ResultRow, ...]] = {}
+    known: list[Audit] = []
+    counts = {"made": 0, "reused": 0, "failed": 0}
+    usage: list[UsageLine] = []
+    failures: list[FailureCount] = []
+    seconds = 0.0
+    notes: list[str] = []
+    for run in runs:
+        manifest = read_manifest(run)
+        manifests.append(manifest)
+        known += read_audits(run)
+        for beside in sorted(run.parent.glob(f"*/{AUDITS}")):
+            known += read_audits(beside.parent)
+        if not (run / RESULTS).is_file():
+            raise InputError(
+                f"this run ({manifest.kind}, {manifest.status}) has no {RESULTS}",
+                path=run,
+                mend=f"Finish it first: personae resume {run}",
+            )
+        if (run / BENCHMARK).is_file():
+            benchmark = read_benchmark(run / BENCHMARK)
+            benchmarks[benchmark.hash] = benchmark
+        by_run[run] = read_results(run / RESULTS)
+        rows += by_run[run]
+        if manifest.status != "done":
+            notes.append(
+                f"{run.name} is not finished ({manifest.status}): what was not asked counts as "
+                f"missing. To go on: personae resume {run}"
+            )
+        if not (run / JOURNAL).is_file():
+            continue
+        with Journal(run / JOURNAL, read_only=True) as journal:
+            total = journal.totals()
+            counts["made"] += total.made
+            counts["reused"] += total.reused
+            counts["failed"] += sum(line.count for line in journal.failures())
+            seconds += journal.seconds()
+            usage += [_usage_line(line, prices) for line in journal.usage()]
+            failures += [
+                FailureCount(role=f.role, model=f.model, cause=f.cause, count=f.count)
+                for f in journal.failures()
+            ]
+    for folder in audits:
+        found = read_audits(folder)
+        if not found:
+            raise InputError("holds no audit", path=folder, mend="Make one with `personae audit`")
+        known += found
+    models = [scores for some in by_run.values() for scores in score_models(some)]
+    agreement, reason = judge_agreement(rows)
+    judges = dict.fromkeys(row.judge for row in rows)
+    rubric = {m.rubric_hash for m in manifests}
+    languages = {m.language for m in manifests}
+    one = next(iter(rubric)) if len(rubric) == 1 else None
+    differences, why_none = _paired(by_run, [m.model for m in models], manifests)
+    return ReportData(
+        title=title or " + ".join(run.name for run in runs),
+        runs=tuple(str(run) for run in runs),
+        manifests=tuple(manifests),
+        benchmarks=tuple(benchmarks.values()),
+        rows=tuple(rows),
+        models=tuple(models),
+        agreement=agreement,
+        agreement_reason=reason or "",
+        paired=differences,
+        paired_reason=why_none,
+        audits={j: find_audit(known, j, one, next(iter(languages), "en")) for j in judges},
+        calls=CallCounts(**counts),
+        cost=_cost(usage),
+        usage=tuple(usage),
+        failures=tuple(failures),
+        wall_seconds=seconds or None,
+        shortfalls=tuple(s for b in benchmarks.values() for s in b.shortfalls),
+        notes=tuple(notes),
+        results=", ".join(str(run / RESULTS) for run in runs),
+    )
+
+
+def _usage_line(line: store.UsageLine, prices: Prices) -> UsageLine:
+    price = prices(line.model)
+    unknown = line.unmetered > 0
+    free = price is not None and price.tokens_in == 0 == price.tokens_out
+    return UsageLine(
+        role=line.role,
+        model=line.model,
+        calls=line.calls,
+        tokens_in=None if unknown else line.tokens_in,
+        tokens_out=None if unknown else line.tokens_out,
+        cached=line.cached,
+        reasoning=line.reasoning,
+        usd=None
+        if price is None or (unknown and not free)
+        else price.of_tokens(line.tokens_in, line.tokens_out, line.cached),
+        seconds=line.seconds,
+    )
+
+
+def _cost(usage: Sequence[UsageLine]) -> Cost:
+    """Sums; one unknown part makes the sum unknown."""
+
+    def total(values: list[float | None]) -> float | None:
+        known = [v for v in values if v is not None]
+        return sum(known) if len(known) == len(values) else None
+
+    tokens_in = total([line.tokens_in for line in usage])
+    tokens_out = total([line.tokens_out for line in usage])
+    return Cost(
+        usd=total([line.usd for line in usage]),
+        tokens_in=None if tokens_in is None else int(tokens_in),
+        tokens_out=None if tokens_out is None else int(tokens_out),
+    )
+
+
+def _paired(
+    by_run: Mapping[Path, tuple[ResultRow, ...]],
+    models: Sequence[str],
+    manifests: Sequence[Manifest],
+) -> tuple[tuple[PairedDifference, ...], str]:
+    """Every two models on their common questions, or the reason why they are not compared."""
+    if len(models) < 2:
+        return (), "one_model"
+    if len({m.benchmark_hash for m in manifests}) > 1:
+        return (), "different_benchmarks"
+    if len({frozenset((r.judge, r.repeat) for r in rows) for rows in by_run.values()}) > 1:
+        return (), "different_judges"
+    rows = [row for some in by_run.values() for row in some]
+    found: list[PairedDifference] = []
+    for i, model in enumerate(models):
+        for other in models[i + 1 :]:
+            found += paired(rows, model, other)
+    return tuple(found), ""

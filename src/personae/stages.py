@@ -1,0 +1,392 @@
+"""The stages of a run as functions: each takes artefacts, leaves an artefact, and can be resumed.
+
+The commands and the Python API are thin doors to these.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from personae.data import load_environments
+from personae.errors import InputError, StoppedEarlyError, UsageError
+from personae.interview.benchmark_file import read_benchmark, write_benchmark
+from personae.interview.build import (
+    EXAMINER_SAMPLING,
+    EXEMPLAR_SAMPLING,
+    BuildPlan,
+    build_benchmark,
+    write_exemplars,
+)
+from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan, evaluate
+from personae.interview.personas import generate_personas, read_personas
+from personae.journal.client import Client, Plan
+from personae.judging.judge import JUDGE_SAMPLING
+from personae.judging.lift import PREFIX, is_lift
+from personae.judging.rubrics import rubric_hash
+from personae.models.registry import Registry
+from personae.records import (
+    Benchmark,
+    Language,
+    Record,
+    ResultRow,
+    Sampling,
+    Shortfall,
+    Task,
+)
+from personae.records.files import write_atomically
+from personae.session import (
+    BENCHMARK,
+    RESULTS,
+    Options,
+    Run,
+    new_manifest,
+    open_run,
+    repair_messages,
+)
+
+Protocol = Literal["paper", "personae"]
+
+
+@dataclass(frozen=True)
+class Built:
+    """What `build` and `exemplify` leave: the benchmark, where, and a dry run's plan."""
+
+    benchmark: Benchmark
+    path: Path
+    plan: Plan | None
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What `evaluate_benchmark` leaves."""
+
+    run: Path
+    rows: tuple[ResultRow, ...]
+    plan: Plan | None
+
+
+def seeded(sampling: Sampling, seed: int) -> Sampling:
+    """The sampling with the run's seed."""
+    return sampling.model_copy(update={"seed": seed})
+
+
+def run_beside(out: Path) -> Path:
+    """The run directory that a stage keeps beside its output file: `NAME.run`."""
+    return out.with_name(out.name + ".run")
+
+
+def read_pool(path: Path | None, language: Language) -> tuple[str, ...]:
+    """The environments to choose from: the shipped 150, or the user's (text or JSON list).
+
+    Raises:
+        InputError: the file holds no names, or a name twice.
+    """
+    if path is None:
+        return load_environments(language)
+    from personae.records.files import read_json, read_text
+
+    if path.suffix.lower() == ".json":
+        value = read_json(path)
+        if not isinstance(value, list) or not all(isinstance(v, str) for v in value):
+            raise InputError("not a JSON list of names", path=path)
+        names = [v.strip() for v in value if v.strip()]
+    else:
+        names = [line.strip() for line in read_text(path).splitlines() if line.strip()]
+    if not names:
+        raise InputError("holds no environment", path=path, mend="Write one name a line")
+    twice = next((n for n in names if names.count(n) > 1), None)
+    if twice is not None:
+        raise InputError(f"the environment {twice!r} stands twice", path=path)
+    return tuple(names)
+
+
+async def build(
+    out: Path,
+    examiner: str,
+    *,
+    personas: Path | None = None,
+    generate: int | None = None,
+    exemplars: str | None = None,
+    questions: int = 10,
+    per_environment: bool = False,
+    environments: Path | None = None,
+    tasks: Sequence[Task] = tuple(Task),
+    language: Language = "en",
+    seed: int = 0,
+    options: Options | None = None,
+    registry: Registry | None = None,
+) -> Built:
+    """Build a benchmark (`personae bench build`); its run is kept in `OUT.run` beside it.
+
+    Args:
+        out: the benchmark file to write.
+        personas: a file of personas; or
+        generate: how many to have written.
+        exemplars: the model that writes exemplars; None leaves the benchmark without.
+        questions: a task, or a task and environment if `per_environment`.
+
+    Raises:
+        UsageError: neither personas nor generate, or both; other wrong arguments.
+        InputError: a file cannot be used.
+        StoppedEarlyError: a cap; call again to go on.
+    """
+    if (personas is None) == (generate is None):
+        raise UsageError("give either --personas FILE or --generate N")
+    if questions < 1 or (generate is not None and generate < 1):
+        raise UsageError("--questions and --generate count from 1")
+    options = options or Options()
+    people = read_personas(personas) if personas is not None else ()
+    plan = BuildPlan(
+        examiner=examiner,
+        pool=read_pool(environments, language),
+        language=language,
+        tasks=tuple(tasks),
+        questions=questions,
+        per_environment=per_environment,
+        sampling=seeded(EXAMINER_SAMPLING, seed),
+    )
+    writer_sampling = seeded(EXEMPLAR_SAMPLING, seed)
+    manifest = new_manifest(
+        "bench build",
+        {"examiner": [examiner], "exemplars": [exemplars] if exemplars else []},
+        language,
+        seed=seed,
+        sampling={"examiner": plan.sampling.to_dict(), "exemplars": writer_sampling.to_dict()},
+        arguments={
+            "out": str(out),
+            "personas": None if personas is None else str(personas),
+            "generate": generate,
+            "questions": questions,
+            "per_environment": per_environment,
+            "environments": None if environments is None else str(environments),
+            "tasks": [t.value for t in tasks],
+            "cwd": str(Path.cwd()),
+        },
+        made_from=tuple(sorted(p.id for p in people)),
+    )
+    async with open_run(run_beside(out), manifest, options, registry=registry) as run:
+        short: tuple[Shortfall, ...] = ()
+        if generate is not None:
+            people, short = await generate_personas(
+                run.client, examiner, generate, language=language, sampling=plan.sampling
+            )
+        benchmark = await build_benchmark(
+            run.client, plan, people, window=options.window, watcher=options.watcher
+        )
+        benchmark = benchmark.model_copy(update={"shortfalls": (*short, *benchmark.shortfalls)})
+        if exemplars is not None:
+            benchmark = await write_exemplars(
+                run.client,
+                benchmark,
+                exemplars,
+                sampling=writer_sampling,
+                window=options.window,
+                watcher=options.watcher,
+            )
+        if not run.dry:
+            write_benchmark(benchmark, out)
+        return Built(benchmark, out, run.plan)
+
+
+async def exemplify(
+    source: Path,
+    out: Path,
+    writer: str,
+    *,
+    seed: int = 0,
+    options: Options | None = None,
+    registry: Registry | None = None,
+) -> Built:
+    """Add exemplars to a benchmark (`personae bench exemplify`).
+
+    Raises:
+        InputError: the benchmark cannot be read.
+        StoppedEarlyError: a cap; call again to go on.
+    """
+    benchmark = read_benchmark(source)
+    options = options or Options()
+    sampling = seeded(EXEMPLAR_SAMPLING, seed)
+    manifest = new_manifest(
+        "bench exemplify",
+        {"exemplars": [writer]},
+        benchmark.language,
+        seed=seed,
+        sampling={"exemplars": sampling.to_dict()},
+        arguments={"benchmark": str(source), "out": str(out), "cwd": str(Path.cwd())},
+        benchmark_hash=benchmark.hash,
+        made_from=(benchmark.hash,),
+    )
+    async with open_run(run_beside(out), manifest, options, registry=registry) as run:
+        done = await write_exemplars(
+            run.client,
+            benchmark,
+            writer,
+            sampling=sampling,
+            window=options.window,
+            watcher=options.watcher,
+        )
+        if not run.dry:
+            write_benchmark(done, out)
+        return Built(done, out, run.plan)
+
+
+async def evaluate_benchmark(
+    benchmark: Benchmark | Path,
+    out: Path,
+    models: Sequence[str],
+    judges: Sequence[str],
+    *,
+    exemplars: str | None = None,
+    no_exemplars: bool = False,
+    protocol: Protocol = "personae",
+    limit: int | None = None,
+    sampling: Mapping[str, Any] | None = None,
+    seed: int = 0,
+    options: Options | None = None,
+    registry: Registry | None = None,
+) -> Evaluated:
+    """Have models answer a benchmark and judges judge them (`personae eval`).
+
+    Args:
+        benchmark: a file or the record.
+        out: the run directory.
+        exemplars: the model that completes missing exemplars first, beside the run.
+        no_exemplars: judge without.
+        limit: questions, round-robin over personas, then tasks.
+        sampling: overrides for the models under test (`temperature`, `top_p`, `max_tokens`).
+
+    Raises:
+        UsageError: the benchmark lacks exemplars and nothing was said about it; no judge; no model.
+        StoppedEarlyError: a cap; call again (or `personae resume`) to go on. What was answered is
+            in results.jsonl, the rest is marked `not_asked`.
+    """
+    source = benchmark if isinstance(benchmark, Path) else None
+    bench = read_benchmark(benchmark) if isinstance(benchmark, Path) else benchmark
+    options = options or Options()
+    _check_eval(bench, source, models, judges, exemplars, no_exemplars, protocol, limit)
+    answer_sampling = Sampling.from_dict(
+        {**seeded(ANSWER_SAMPLING, seed).to_dict(), **(sampling or {})}, place="sampling"
+    )
+    judge_sampling = seeded(JUDGE_SAMPLING, seed)
+    if protocol == "paper":
+        judge_sampling = judge_sampling.model_copy(update={"logprobs": 0})
+    writer_sampling = seeded(EXEMPLAR_SAMPLING, seed)
+    manifest = new_manifest(
+        "eval",
+        {
+            "model": models,
+            "judge": judges,
+            "exemplars": [exemplars] if exemplars and not bench.has_exemplars else [],
+        },
+        bench.language,
+        seed=seed,
+        protocol=protocol,
+        sampling={
+            "model": answer_sampling.to_dict(),
+            "judge": judge_sampling.to_dict(),
+            "exemplars": writer_sampling.to_dict(),
+        },
+        arguments={
+            "benchmark": None if source is None else str(source),
+            "exemplars": exemplars,
+            "no_exemplars": no_exemplars,
+            "limit": limit,
+            "sampling": dict(sampling or {}),
+            "cwd": str(Path.cwd()),
+        },
+        rubric_hash=rubric_hash(bench.language, bench.rubrics),
+        benchmark_hash=bench.hash,
+        made_from=(bench.hash,),
+    )
+    plan = EvalPlan(
+        models=tuple(models),
+        judges=tuple(judges),
+        exemplars=not no_exemplars,
+        limit=limit,
+        sampling=answer_sampling,
+        judge_sampling=judge_sampling,
+    )
+    async with open_run(out, manifest, options, registry=registry) as run:
+        if exemplars is not None and not bench.has_exemplars:
+            bench = await write_exemplars(
+                run.client,
+                bench,
+                exemplars,
+                sampling=writer_sampling,
+                window=options.window,
+                watcher=options.watcher,
+            )
+            run.manifest = run.manifest.model_copy(update={"benchmark_hash": bench.hash})
+        if not run.dry and not options.replay:
+            write_benchmark(bench, out / BENCHMARK)
+        try:
+            rows = await evaluate(
+                run.client, bench, plan, window=options.window, watcher=options.watcher
+            )
+        except StoppedEarlyError:
+            with contextlib.suppress(InputError):  # the stop itself is what the user must hear of
+                await _partial_results(run, bench, plan)
+            raise
+        if not run.dry and not options.replay:
+            write_results(rows, out / RESULTS)
+        return Evaluated(out, tuple(rows), run.plan)
+
+
+def _check_eval(
+    bench: Benchmark,
+    source: Path | None,
+    models: Sequence[str],
+    judges: Sequence[str],
+    exemplars: str | None,
+    no_exemplars: bool,
+    protocol: Protocol,
+    limit: int | None,
+) -> None:
+    where = str(source) if source is not None else "the benchmark"
+    if not models or not judges:
+        raise UsageError("give at least one --model and one --judge")
+    if len(set(models)) != len(models):
+        raise UsageError("a --model is named twice")
+    if limit is not None and limit < 1:
+        raise UsageError("--limit counts from 1")
+    if not bench.questions:
+        raise InputError("holds no questions", path=source)
+    if exemplars is not None and no_exemplars:
+        raise UsageError("--exemplars and --no-exemplars exclude each other")
+    if protocol == "paper" and no_exemplars:
+        raise UsageError("the paper's protocol judges with exemplars; leave --no-exemplars out")
+    verdicts = [j for j in judges if not is_lift(j)]
+    if not bench.has_exemplars and exemplars is None and not no_exemplars and verdicts:
+        lacking = sum(q.exemplars is None for q in bench.questions)
+        raise UsageError(
+            f"{where}: {lacking} of {len(bench.questions)} questions have no exemplars. Add them "
+            f"with `personae bench exemplify {where} --exemplars MODEL --out {where}`, or give "
+            "--exemplars MODEL, or judge without by --no-exemplars"
+        )
+    for judge in judges:
+        if judge == PREFIX:
+            raise UsageError("lift:MODEL needs a model, for instance lift:local")
+
+
+async def _partial_results(run: Run, bench: Benchmark, plan: EvalPlan) -> None:
+    """What the journal holds, as results; what it lacks is marked `not_asked`."""
+    journal = run.client.journal
+    if journal is None or run.dry:
+        return
+    reader = Client(
+        journal, Registry(), repair=repair_messages(bench.language), replay=True, gaps=True
+    )
+    counters = journal.counters
+    kept = (counters.made, counters.reused, counters.failed)
+    rows = await evaluate(reader, bench, plan, window=run.options.window)
+    counters.made, counters.reused, counters.failed = kept
+    write_results(rows, run.path / RESULTS)
+
+
+def write_results(rows: Sequence[Record], path: Path) -> None:
+    """Write results.jsonl, whole or not at all."""
+    write_atomically(path, "".join(row.to_json() + "\n" for row in rows))
