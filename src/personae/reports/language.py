@@ -1,0 +1,131 @@
+"""The words of the report in English and Chinese, and how it writes numbers."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.resources import files
+from typing import Any
+
+from personae.records import Estimate, Language
+
+_OVERRIDES = re.compile("[\u202a-\u202e\u2066-\u2069]")
+_UNPRINTABLE = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
+
+
+def clean(text: str) -> str:
+    """A text that can be shown: encodable, no control characters, bidi overrides made visible.
+
+    Lone surrogates and control characters become U+FFFD. Characters that turn the reading order
+    of what follows are written out, so that a text cannot show what it does not say.
+    """
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    text = _OVERRIDES.sub(lambda m: f"[U+{ord(m.group()):04X}]", text)
+    return _UNPRINTABLE.sub("\ufffd", text)
+
+
+def one_line(text: str, limit: int = 160) -> str:
+    """The text on one line, cut with an ellipsis."""
+    flat = " ".join(clean(text).split())
+    return flat if len(flat) <= limit else flat[: limit - 1].rstrip() + "…"
+
+
+@lru_cache(maxsize=2)
+def load_strings(language: Language) -> dict[str, Any]:
+    """The strings file of a language, by key; tables nest."""
+    source = files("personae.reports") / "strings" / f"{language}.toml"
+    return tomllib.loads(source.read_text(encoding="utf-8"))
+
+
+def flatten(strings: dict[str, Any], prefix: str = "") -> dict[str, str]:
+    """Dotted keys."""
+    flat: dict[str, str] = {}
+    for key, value in strings.items():
+        if isinstance(value, dict):
+            flat.update(flatten(value, f"{prefix}{key}."))
+        else:
+            flat[prefix + key] = str(value)
+    return flat
+
+
+@dataclass(frozen=True)
+class Words:
+    """The phrases of one language. Values put into a phrase are plain text, never markup."""
+
+    language: Language
+
+    @property
+    def _phrases(self) -> dict[str, str]:
+        return _flat(self.language)
+
+    def __call__(self, key: str, /, **values: object) -> str:
+        """The phrase of that key with its values; `KEY_one` is taken where `n` is 1."""
+        phrases = self._phrases
+        if values.get("n") == 1 and f"{key}_one" in phrases:
+            key = f"{key}_one"
+        return phrases[key].format(**values)
+
+    def known(self, table: str, name: str) -> str:
+        """The phrase for a code such as a task or a cause; the code itself where none is known."""
+        return self._phrases.get(f"{table}.{name}", name)
+
+    def cause(self, cause: str) -> str:
+        """What a failure's cause means; `answer: ...` is a judge that had nothing to judge."""
+        if cause.startswith("answer: "):
+            return self("no_answer_because", cause=self.known("causes", cause[8:]))
+        return self.known("causes", cause)
+
+    def number(self, value: float | None, digits: int = 2) -> str:
+        """A figure, or the word for unknown."""
+        return self("unknown") if value is None else f"{value:,.{digits}f}"
+
+    def count(self, value: int | None) -> str:
+        """A whole number with separators, or the word for unknown."""
+        return self("unknown") if value is None else f"{value:,}"
+
+    def signed(self, value: float | None) -> str:
+        """A figure with its sign and a real minus."""
+        return self("unknown") if value is None else f"{value:+.2f}".replace("-", "\u2212")
+
+    def share(self, value: float | None) -> str:
+        """A share as per cent; a share that is not zero never reads as zero."""
+        if value is None:
+            return self("unknown")
+        if 0 < value < 0.0005:
+            return "<0.1%"
+        return f"{value:.1%}" if value < 0.9995 or value == 1 else "99.9%"
+
+    def usd(self, value: float | None) -> str:
+        """Money; unknown stays unknown."""
+        if value is None:
+            return self("unknown")
+        return f"${value:,.2f}" if value >= 1 or value == 0 else f"${value:.4f}"
+
+    def duration(self, seconds: float | None) -> str:
+        """A time in the two largest units."""
+        if seconds is None:
+            return self("unknown")
+        if seconds < 10:
+            return self("seconds", n=f"{seconds:.1f}")
+        whole = round(seconds)
+        if whole < 60:
+            return self("seconds", n=whole)
+        if whole < 3600:
+            return self("minutes", m=whole // 60, s=whole % 60)
+        return self("hours", h=whole // 3600, m=whole % 3600 // 60)
+
+    def interval(self, estimate: Estimate, *, signed: bool = False) -> str:
+        """The 95 % interval, or why there is none."""
+        if estimate.mean is None:
+            return self("no_score")
+        if estimate.low is None or estimate.high is None:
+            return self("no_interval")
+        show = self.signed if signed else self.number
+        return f"[{show(estimate.low)}, {show(estimate.high)}]"
+
+
+@lru_cache(maxsize=2)
+def _flat(language: Language) -> dict[str, str]:
+    return flatten(load_strings(language))
