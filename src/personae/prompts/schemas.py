@@ -13,9 +13,9 @@ from typing import Any
 from personae.records.call import ReplySchema
 
 MAX_JUSTIFICATION = 2000
-MAX_QUESTION = 1000
+MAX_QUESTION = 800
 MAX_EXEMPLAR = 2000
-MAX_PERSONA = 1000
+MAX_PERSONA = 500
 
 
 def verdict_schema() -> ReplySchema:
