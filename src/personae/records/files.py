@@ -28,7 +28,10 @@ def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
             raise InputError(
                 f"the file has {size:,} bytes, more than the {limit:,} allowed", path=path
             )
-        raw = path.read_bytes()
+        with path.open("rb") as file:
+            raw = file.read(limit + 1)
+        if len(raw) > limit:  # a device or a pipe, which states no size
+            raise InputError(f"holds more than the {limit:,} bytes allowed", path=path)
     except FileNotFoundError:
         raise InputError("there is no such file", path=path, mend="Check the path") from None
     except OSError as error:
@@ -65,9 +68,10 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             raise InputError("the line is too long", path=path, place=f"line {number}")
         try:
             value = json.loads(line)
-        except (json.JSONDecodeError, RecursionError) as error:
-            what = error.msg if isinstance(error, json.JSONDecodeError) else "nested too deeply"
-            raise InputError(f"not JSON ({what})", path=path, place=f"line {number}") from None
+        except (ValueError, RecursionError) as error:
+            raise InputError(
+                f"not JSON ({_complaint(error)})", path=path, place=f"line {number}"
+            ) from None
         if not isinstance(value, dict):
             raise InputError("not a JSON object", path=path, place=f"line {number}")
         yield number, value
@@ -108,5 +112,13 @@ def read_json(path: Path) -> Any:
         raise InputError(
             f"not JSON ({error.msg})", path=path, place=f"line {error.lineno}, column {error.colno}"
         ) from None
-    except RecursionError:
-        raise InputError("nested too deeply", path=path) from None
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"not JSON ({_complaint(error)})", path=path) from None
+
+
+def _complaint(error: Exception) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return error.msg
+    if isinstance(error, RecursionError):
+        return "nested too deeply"
+    return "a number is too large"  # Python refuses an integer of thousands of digits
