@@ -1,0 +1,674 @@
+"""The commands. Thin: they read arguments, call the stages, and print.
+
+Exit codes: 0 done, 1 failed, 2 usage, 3 stopped early and resumable. With `--json` one JSON
+document goes to standard output and nothing else; progress and errors go to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Coroutine, Sequence
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from personae import __version__
+from personae.errors import PersonaeError, StoppedEarlyError, UsageError
+from personae.journal.client import DEFAULT_CONCURRENCY, Plan
+from personae.models.prices import PriceTable, load_prices
+from personae.progress import Display
+from personae.records import Task
+from personae.session import REPORT, Options, read_manifest
+
+Handler = Callable[[argparse.Namespace], int]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command; returns its exit code."""
+    parser = _parser()
+    args = parser.parse_args(argv)
+    if not hasattr(args, "handler"):
+        args.help_of.print_help(sys.stderr)
+        return UsageError.exit_code
+    handler: Handler = args.handler
+    try:
+        return handler(args)
+    except StoppedEarlyError as stop:
+        return _say(args, stop, f"Stopped early: {stop}. {_how_to_resume(args)}")
+    except (KeyboardInterrupt, asyncio.CancelledError):
+        return _say(args, StoppedEarlyError("interrupted"), f"Interrupted. {_how_to_resume(args)}")
+    except PersonaeError as error:
+        return _say(args, error, f"Error: {error}")
+    except BrokenPipeError:
+        # The reader of our output has gone (`personae ... | head`); nothing is wrong here.
+        sys.stderr.close()
+        return 0
+
+
+def _say(args: argparse.Namespace, error: PersonaeError, text: str) -> int:
+    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+    if getattr(args, "json", False):
+        print(json.dumps({"error": str(error), "exit_code": error.exit_code}))  # noqa: T201
+    return error.exit_code
+
+
+def _how_to_resume(args: argparse.Namespace) -> str:
+    out = getattr(args, "out", None) or getattr(args, "run", None)
+    if out is None:
+        return "Run the same command again to go on."
+    if args.command == "bench":
+        return "Nothing answered is lost; run the same command again to go on."
+    return f"Nothing answered is lost. To go on: personae resume {out}"
+
+
+# The parser ------------------------------------------------------------------------------------
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="personae",
+        description="Question a character, judge the answers, and know how far to trust the score.",
+        epilog="Model ids: provider/model, http://host:port/v1#model, local, local:FILE.gguf, "
+        "scripted:FILE.py; as a judge also lift:MODEL. Start with: personae demo",
+    )
+    parser.add_argument("--version", action="version", version=f"personae {__version__}")
+    parser.set_defaults(help_of=parser, command="")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND")
+    _add_demo(commands)
+    _add_models(commands)
+    _add_bench(commands)
+    _add_eval(commands)
+    _add_resume(commands)
+    _add_report(commands)
+    _add_agree(commands)
+    _add_audit(commands)
+    return parser
+
+
+def _command(
+    commands: Any, name: str, handler: Handler | None, text: str, **more: Any
+) -> argparse.ArgumentParser:
+    made: argparse.ArgumentParser = commands.add_parser(
+        name, help=text, description=text[0].upper() + text[1:] + ".", **more
+    )
+    made.set_defaults(help_of=made, command=name)
+    if handler is not None:
+        made.set_defaults(handler=handler)
+    return made
+
+
+def _calls_models(parser: argparse.ArgumentParser) -> None:
+    """The options of every command that calls a model."""
+    group = parser.add_argument_group("the run")
+    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
+    _carries_out(group)
+
+
+def _carries_out(group: Any) -> None:
+    group.add_argument(
+        "--max-cost", type=float, metavar="USD", help="stop when the run has cost this much"
+    )
+    group.add_argument(
+        "--max-calls", type=int, metavar="N", help="stop after N requests of this process"
+    )
+    group.add_argument(
+        "--dry-run", action="store_true", help="count calls, estimate tokens, send nothing"
+    )
+    group.add_argument("--replay", action="store_true", help="answer from the journal alone")
+    group.add_argument(
+        "--concurrency",
+        type=int,
+        default=DEFAULT_CONCURRENCY,
+        metavar="N",
+        help=f"most calls in flight at one endpoint (default {DEFAULT_CONCURRENCY})",
+    )
+    group.add_argument(
+        "--timeout", type=float, default=120.0, metavar="S", help="seconds for one attempt"
+    )
+    group.add_argument("--prices", type=Path, metavar="FILE", help="your own price table")
+    _json(group)
+
+
+def _json(group: Any) -> None:
+    group.add_argument("--json", action="store_true", help="print one JSON document, nothing else")
+
+
+def _options(args: argparse.Namespace, display: Display) -> Options:
+    if args.max_calls is not None and args.max_calls < 0:
+        raise UsageError("--max-calls counts from 0")
+    if args.dry_run and args.replay:
+        raise UsageError("--dry-run and --replay exclude each other")
+    return Options(
+        max_cost=args.max_cost,
+        max_calls=args.max_calls,
+        dry_run=args.dry_run,
+        replay=args.replay,
+        concurrency=args.concurrency,
+        timeout=args.timeout,
+        trust_scripts=getattr(args, "trust_scripts", True),
+        prices=_prices(args),
+        watcher=display,
+        observe=display.hear,
+    )
+
+
+def _prices(args: argparse.Namespace) -> PriceTable:
+    return load_prices(getattr(args, "prices", None))
+
+
+def _run(args: argparse.Namespace, work: Callable[[Options], Coroutine[Any, Any, Any]]) -> Any:
+    """Carry out a stage under the display."""
+    with Display(quiet=args.json and not sys.stderr.isatty()) as display:
+        return asyncio.run(work(_options(args, display)))
+
+
+def _out(args: argparse.Namespace, document: Any, show: Callable[[Console], None]) -> int:
+    if args.json:
+        print(json.dumps(document, ensure_ascii=False, allow_nan=False))  # noqa: T201
+    else:
+        show(Console(highlight=False))
+    return 0
+
+
+def _show_plan(args: argparse.Namespace, plan: Plan) -> int:
+    """What a dry run counted."""
+    prices = _prices(args)
+    lines: list[dict[str, Any]] = []
+    for role, model in sorted(plan.calls):
+        key = (role, model)
+        price = prices(model)
+        tokens_in, tokens_out = plan.tokens_in[key], plan.tokens_out[key]
+        lines.append(
+            {
+                "role": role,
+                "model": model,
+                "calls": plan.calls[key],
+                "tokens_in": tokens_in,
+                "tokens_out": tokens_out,
+                "usd": None if price is None else price.of_tokens(tokens_in, tokens_out),
+            }
+        )
+    costs = [line["usd"] for line in lines]
+    document = {
+        "dry_run": True,
+        "calls": sum(plan.calls.values()),
+        "reused": plan.reused,
+        "tokens_in": sum(plan.tokens_in.values()),
+        "tokens_out": sum(plan.tokens_out.values()),
+        "usd": None if None in costs else sum(costs),
+        "lines": lines,
+    }
+
+    def show(console: Console) -> None:
+        table = Table("role", "model", title="Dry run: nothing was sent")
+        for name in ("calls", "tokens in", "tokens out", "USD"):
+            table.add_column(name, justify="right")
+        for line in lines:
+            usd = "unknown" if line["usd"] is None else f"{line['usd']:.4f}"
+            table.add_row(
+                line["role"],
+                line["model"],
+                *(f"{line[k]:,}" for k in ("calls", "tokens_in", "tokens_out")),
+                usd,
+            )
+        console.print(table)
+        console.print(f"{document['calls']:,} calls; {plan.reused:,} are in the journal already.")
+        console.print("Tokens are estimates: 4 letters, or 1.5 Chinese characters, a token.")
+
+    return _out(args, document, show)
+
+
+# bench -----------------------------------------------------------------------------------------
+
+
+def _add_bench(commands: Any) -> None:
+    bench = _command(commands, "bench", None, "build, complete, import and show benchmarks")
+    parts = bench.add_subparsers(title="bench commands", metavar="COMMAND")
+    made = _command(parts, "build", _bench_build, "have an examiner write a benchmark")
+    people = made.add_mutually_exclusive_group(required=True)
+    people.add_argument(
+        "--personas", type=Path, metavar="FILE", help="one persona a line, or JSONL"
+    )
+    people.add_argument("--generate", type=int, metavar="N", help="have N personas written")
+    made.add_argument("--examiner", required=True, metavar="MODEL", help="writes the questions")
+    made.add_argument("--exemplars", metavar="MODEL", help="writes the exemplars as well")
+    made.add_argument(
+        "--questions", type=int, default=10, metavar="N", help="questions a task (default 10)"
+    )
+    made.add_argument(
+        "--per-environment", action="store_true", help="N a task and environment, as in the paper"
+    )
+    made.add_argument(
+        "--environments", type=Path, metavar="FILE", help="your own pool: a name a line, or JSON"
+    )
+    made.add_argument(
+        "--tasks",
+        nargs="+",
+        action="extend",
+        metavar="TASK",
+        help="any of: " + ", ".join(f"{t.value} ({t.short})" for t in Task),
+    )
+    made.add_argument("--lang", choices=["en", "zh"], default="en", help="language (default en)")
+    made.add_argument("--out", type=Path, required=True, metavar="BENCH.jsonl")
+    _calls_models(made)
+
+    more = _command(parts, "exemplify", _bench_exemplify, "add exemplars to a benchmark")
+    more.add_argument("benchmark", type=Path, metavar="BENCH.jsonl")
+    more.add_argument("--exemplars", required=True, metavar="MODEL", help="writes them")
+    more.add_argument("--out", type=Path, required=True, metavar="BENCH.jsonl")
+    _calls_models(more)
+
+    imported = _command(parts, "import", None, "make a benchmark from public data")
+    sources = imported.add_subparsers(title="sources", metavar="SOURCE")
+    gym = _command(sources, "personagym", _bench_import, "a clone of PersonaGym")
+    gym.add_argument("folder", type=Path, metavar="DIR")
+    gym.add_argument("--rubrics", type=Path, metavar="DIR", help="its rubrics, as a custom set")
+    gym.add_argument("--out", type=Path, required=True, metavar="BENCH.jsonl")
+    _json(gym)
+
+    show = _command(parts, "show", _bench_show, "what a benchmark holds; plain exports")
+    show.add_argument("benchmark", type=Path, metavar="BENCH.jsonl")
+    show.add_argument(
+        "--export", type=Path, metavar="FILE", help="write the questions as plain .jsonl or .csv"
+    )
+    _json(show)
+
+
+def _tasks(names: Sequence[str] | None) -> tuple[Task, ...]:
+    if not names:
+        return tuple(Task)
+    try:
+        wanted = {Task.parse(part) for name in names for part in name.split(",") if part.strip()}
+    except ValueError as error:
+        raise UsageError(str(error)) from None
+    return tuple(t for t in Task if t in wanted)
+
+
+def _bench_build(args: argparse.Namespace) -> int:
+    from personae.stages import build
+
+    tasks = _tasks(args.tasks)
+    built = _run(
+        args,
+        lambda options: build(
+            args.out,
+            args.examiner,
+            personas=args.personas,
+            generate=args.generate,
+            exemplars=args.exemplars,
+            questions=args.questions,
+            per_environment=args.per_environment,
+            environments=args.environments,
+            tasks=tasks,
+            language=args.lang,
+            seed=args.seed,
+            options=options,
+        ),
+    )
+    return _show_built(args, built)
+
+
+def _bench_exemplify(args: argparse.Namespace) -> int:
+    from personae.stages import exemplify
+
+    built = _run(
+        args,
+        lambda options: exemplify(
+            args.benchmark, args.out, args.exemplars, seed=args.seed, options=options
+        ),
+    )
+    return _show_built(args, built)
+
+
+def _show_built(args: argparse.Namespace, built: Any) -> int:
+    if built.plan is not None:
+        return _show_plan(args, built.plan)
+    return _show_benchmark(args, built.benchmark, built.path)
+
+
+def _bench_import(args: argparse.Namespace) -> int:
+    from personae.interview.benchmark_file import write_benchmark
+    from personae.interview.importers import import_personagym
+
+    benchmark = import_personagym(args.folder, args.rubrics)
+    write_benchmark(benchmark, args.out)
+    return _show_benchmark(args, benchmark, args.out)
+
+
+def _bench_show(args: argparse.Namespace) -> int:
+    from personae.interview.benchmark_file import read_benchmark
+    from personae.interview.export import export_csv, export_jsonl
+
+    benchmark = read_benchmark(args.benchmark)
+    if args.export is not None:
+        writers = {".jsonl": export_jsonl, ".csv": export_csv}
+        writer = writers.get(args.export.suffix.lower())
+        if writer is None:
+            raise UsageError("--export FILE ends in .jsonl or .csv")
+        writer(benchmark, args.export)
+    return _show_benchmark(args, benchmark, args.benchmark)
+
+
+def _show_benchmark(args: argparse.Namespace, benchmark: Any, path: Path) -> int:
+    from personae.interview.export import describe
+
+    document = {**describe(benchmark), "path": str(path)}
+
+    def show(console: Console) -> None:
+        console.print(f"{path}: {document['personas']} personas, {document['questions']} questions")
+        for task, count in document["tasks"].items():
+            console.print(f"  {task}: {count}")
+        console.print(f"  with exemplars: {document['exemplars']} questions")
+        console.print(f"  language {benchmark.language}, content {benchmark.hash[:16]}")
+        for short in benchmark.shortfalls[:20]:
+            console.print(
+                f"  short of {short.what}: {short.got} of {short.wanted} ({short.cause})",
+                markup=False,
+            )
+        if len(benchmark.shortfalls) > 20:
+            console.print(f"  ... and {len(benchmark.shortfalls) - 20} more shortfalls")
+
+    return _out(args, document, show)
+
+
+# eval, resume, report --------------------------------------------------------------------------
+
+
+def _add_eval(commands: Any) -> None:
+    made = _command(commands, "eval", _eval, "have models answer a benchmark and judges judge them")
+    made.add_argument("benchmark", type=Path, metavar="BENCH.jsonl")
+    made.add_argument(
+        "--model", nargs="+", action="extend", required=True, metavar="MODEL", help="under test"
+    )
+    made.add_argument(
+        "--judge",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="MODEL",
+        help="verdicts; two of different weights are usual. lift:MODEL measures persona lift",
+    )
+    some = made.add_mutually_exclusive_group()
+    some.add_argument("--exemplars", metavar="MODEL", help="completes the exemplars first")
+    some.add_argument("--no-exemplars", action="store_true", help="judge without exemplars")
+    made.add_argument(
+        "--protocol", choices=["paper", "personae"], default="personae", help="docs/protocols.md"
+    )
+    made.add_argument("--limit", type=int, metavar="N", help="only N questions, round-robin")
+    made.add_argument("--temperature", type=float, help="of the models under test (default 0.9)")
+    made.add_argument("--top-p", type=float, help="of the models under test (default 0.9)")
+    made.add_argument("--max-tokens", type=int, help="of an answer (default 1024)")
+    made.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run directory")
+    _calls_models(made)
+
+
+def _eval(args: argparse.Namespace) -> int:
+    sampling = {
+        name: value
+        for name in ("temperature", "top_p", "max_tokens")
+        if (value := getattr(args, name)) is not None
+    }
+    return _evaluate(args, sampling)
+
+
+def _evaluate(args: argparse.Namespace, sampling: dict[str, Any]) -> int:
+    from personae.stages import evaluate_benchmark
+
+    done = _run(
+        args,
+        lambda options: evaluate_benchmark(
+            args.benchmark,
+            args.out,
+            args.model,
+            args.judge,
+            exemplars=args.exemplars,
+            no_exemplars=args.no_exemplars,
+            protocol=args.protocol,
+            limit=args.limit,
+            sampling=sampling,
+            seed=args.seed,
+            options=options,
+        ),
+    )
+    if done.plan is not None:
+        return _show_plan(args, done.plan)
+    return _show_report(args, [args.out], write=not args.replay)
+
+
+def _add_resume(commands: Any) -> None:
+    made = _command(commands, "resume", _resume, "go on with a stopped run; ask again what failed")
+    made.add_argument("run", type=Path, metavar="RUN")
+    made.add_argument(
+        "--trust-scripts", action="store_true", help="run the scripts that the manifest names"
+    )
+    _carries_out(made.add_argument_group("the run"))
+
+
+def _resume(args: argparse.Namespace) -> int:
+    run = args.run.resolve()
+    manifest = read_manifest(run)
+    again = _RESUMES.get(manifest.kind)
+    if again is None:
+        raise UsageError(f"{run} is a run of {manifest.kind!r}, which this version cannot resume")
+    was = manifest.arguments
+    for name in ("benchmark", "personas", "environments", "folder"):
+        value = was.get(name)
+        setattr(args, name, None if value is None else Path(value))
+    args.seed = manifest.seed
+    folder = Path(str(was.get("cwd", ".")))
+    prices = args.prices
+    args.prices = None if prices is None else prices.resolve()
+    # Relative paths in the arguments, scripts' ids included, are those of the first time.
+    with contextlib.chdir(folder) if folder.is_dir() else contextlib.nullcontext():
+        return again(args, run, manifest)
+
+
+def _resume_eval(args: argparse.Namespace, run: Path, manifest: Any) -> int:
+    was = manifest.arguments
+    if args.benchmark is None or not args.benchmark.is_file():
+        # The run keeps a copy of what it was made from.
+        args.benchmark = run / "benchmark.jsonl"
+    args.out = run
+    args.model = list(manifest.models["model"])
+    args.judge = list(manifest.models["judge"])
+    args.exemplars, args.no_exemplars = was["exemplars"], was["no_exemplars"]
+    args.protocol, args.limit = manifest.protocol, was["limit"]
+    return _evaluate(args, was["sampling"])
+
+
+def _resume_build(args: argparse.Namespace, run: Path, manifest: Any) -> int:
+    was = manifest.arguments
+    args.out = Path(was["out"])
+    args.examiner = manifest.models["examiner"][0]
+    args.exemplars = next(iter(manifest.models["exemplars"]), None)
+    args.generate, args.questions = was["generate"], was["questions"]
+    args.per_environment, args.tasks = was["per_environment"], was["tasks"]
+    args.lang = manifest.language
+    return _bench_build(args)
+
+
+def _resume_exemplify(args: argparse.Namespace, run: Path, manifest: Any) -> int:
+    args.out = Path(manifest.arguments["out"])
+    args.exemplars = manifest.models["exemplars"][0]
+    return _bench_exemplify(args)
+
+
+def _add_report(commands: Any) -> None:
+    made = _command(commands, "report", _report, "scores, tables and the HTML page of runs")
+    made.add_argument("run", nargs="+", type=Path, metavar="RUN")
+    made.add_argument(
+        "--audit", nargs="+", action="extend", type=Path, metavar="RUN", help="audits of the judges"
+    )
+    made.add_argument("--csv", action="store_true", help="also write scores.csv and units.csv")
+    made.add_argument("--lang", choices=["en", "zh"], help="of the page (default: the run's)")
+    made.add_argument("--out", type=Path, metavar="FILE", help="the page (default RUN/report.html)")
+    made.add_argument("--prices", type=Path, metavar="FILE", help="your own price table")
+    _json(made)
+
+
+def _report(args: argparse.Namespace) -> int:
+    return _show_report(args, args.run, write=True)
+
+
+def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> int:
+    from personae.reports import print_report, report_document, write_csv, write_html
+    from personae.reports.gather import gather
+
+    data = gather(runs, audits=getattr(args, "audit", None) or (), prices=_prices(args))
+    page = getattr(args, "report_out", None) or runs[0] / REPORT
+    if args.command == "report" and args.out is not None:
+        page = args.out
+    if write:
+        language = getattr(args, "lang", None) or data.manifests[0].language
+        write_html(data, page, language)
+        if getattr(args, "csv", False):
+            write_csv(data, runs[0])
+    document = {**report_document(data), "page": str(page) if write else None}
+
+    def show(console: Console) -> None:
+        print_report(data, console)
+        if write:
+            console.print(f"The page: {page}", markup=False)
+
+    return _out(args, document, show)
+
+
+# agree, audit, models, demo --------------------------------------------------------------------
+
+
+def _add_agree(commands: Any) -> None:
+    made = _command(commands, "agree", _agree, "compare the judges with people's ratings")
+    made.add_argument("run", type=Path, metavar="RUN")
+    made.add_argument(
+        "--human",
+        type=Path,
+        required=True,
+        metavar="RATINGS.csv",
+        help="unit_id,rater,metric,score",
+    )
+    _json(made)
+
+
+def _agree(args: argparse.Namespace) -> int:
+    from personae.judging.people import agree
+    from personae.reports.gather import read_results
+    from personae.reports.people import print_agreement
+    from personae.session import RESULTS
+
+    read_manifest(args.run)
+    found = agree(read_results(args.run / RESULTS), args.human)
+    return _out(args, found.to_dict(), lambda console: print_agreement(found, console))
+
+
+def _add_audit(commands: Any) -> None:
+    made = _command(commands, "audit", _audit, "find out whether a judge can be trusted")
+    made.add_argument(
+        "--judge", nargs="+", action="extend", required=True, metavar="MODEL", help="to be audited"
+    )
+    made.add_argument(
+        "--answers",
+        nargs="+",
+        action="extend",
+        required=True,
+        type=Path,
+        metavar="FILE",
+        help="a run, its results.jsonl, or answer files of Neeko",
+    )
+    made.add_argument("--limit", type=int, default=40, metavar="N", help="own answers (default 40)")
+    made.add_argument("--lang", choices=["en", "zh"], help="default: that of the answers")
+    made.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run directory")
+    _calls_models(made)
+
+
+def _audit(args: argparse.Namespace) -> int:
+    from personae.audit_stage import audit_judges
+    from personae.reports.audits import print_audits
+
+    done = _run(
+        args,
+        lambda options: audit_judges(
+            args.answers,
+            args.judge,
+            args.out,
+            language=args.lang,
+            limit=args.limit,
+            seed=args.seed,
+            options=options,
+        ),
+    )
+    if done.plan is not None:
+        return _show_plan(args, done.plan)
+    document = {"audits": [a.to_dict() for a in done.audits], "run": str(args.out)}
+    return _out(args, document, lambda console: print_audits(done.audits, console))
+
+
+def _resume_audit(args: argparse.Namespace, run: Path, manifest: Any) -> int:
+    was = manifest.arguments
+    args.out = run
+    args.judge = list(manifest.models["judge"])
+    args.answers = [Path(p) for p in was["answers"]]
+    args.limit, args.lang = was["limit"], was["language"]
+    return _audit(args)
+
+
+def _add_models(commands: Any) -> None:
+    made = _command(commands, "models", _models, "which models there are; fetch the embedded one")
+    _json(made)
+    parts = made.add_subparsers(title="models commands", metavar="COMMAND")
+    pull = _command(parts, "pull", _pull, "fetch the weights of an embedded model")
+    pull.add_argument("name", nargs="?", default="smollm2-135m", metavar="NAME")
+    _json(pull)
+
+
+def _models(args: argparse.Namespace) -> int:
+    from personae.models.catalogue import catalogue, print_catalogue
+
+    found = catalogue()
+    return _out(args, found, lambda console: print_catalogue(found, console))
+
+
+def _pull(args: argparse.Namespace) -> int:
+    from personae.models.catalogue import pull_with_progress
+
+    path = pull_with_progress(args.name, Console(stderr=True))
+    return _out(args, {"name": args.name, "path": str(path)}, lambda c: c.print(f"Ready: {path}"))
+
+
+def _add_demo(commands: Any) -> None:
+    made = _command(commands, "demo", _demo, "two characters interviewed by the embedded model")
+    made.add_argument("--out", type=Path, metavar="RUN", help="default runs/demo")
+    made.add_argument("--model", default="local", metavar="MODEL", help="default local")
+    _calls_models(made)
+
+
+def _demo(args: argparse.Namespace) -> int:
+    from personae.demo import demo
+
+    args.out = args.out or Path("runs/demo")
+    done = _run(args, lambda options: demo(args.out, args.model, seed=args.seed, options=options))
+    if done.plan is not None:
+        return _show_plan(args, done.plan)
+    return _show_report(args, [args.out], write=not args.replay)
+
+
+def _resume_demo(args: argparse.Namespace, run: Path, manifest: Any) -> int:
+    args.out, args.model = run, manifest.models["model"][0]
+    return _demo(args)
+
+
+_RESUMES: dict[str, Callable[[argparse.Namespace, Path, Any], int]] = {
+    "eval": _resume_eval,
+    "bench build": _resume_build,
+    "bench exemplify": _resume_exemplify,
+    "audit": _resume_audit,
+    "demo": _resume_demo,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

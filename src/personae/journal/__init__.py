@@ -1,0 +1,1 @@
+"""What was asked and answered: store, client, limits, resume, replay."""

@@ -1,0 +1,67 @@
+"""Many units at once, in order, without losing what is under way."""
+
+import asyncio
+
+import pytest
+
+from personae.errors import StoppedEarlyError
+from personae.journal.flow import each, run_sync
+
+
+async def test_results_come_in_the_order_of_the_items_and_the_window_holds():
+    now = most = 0
+
+    async def work(n):
+        nonlocal now, most
+        now += 1
+        most = max(most, now)
+        for _ in range(5 - n % 5):
+            await asyncio.sleep(0)
+        now -= 1
+        return n * n
+
+    assert await each(range(20), work, window=4) == [n * n for n in range(20)]
+    assert most == 4
+
+
+async def test_after_an_error_nothing_new_starts_and_what_runs_comes_to_its_end():
+    ended = []
+
+    async def work(n):
+        await asyncio.sleep(0)
+        if n == 1:
+            raise StoppedEarlyError("cap")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        ended.append(n)
+
+    with pytest.raises(StoppedEarlyError):
+        await each(range(10), work, window=3)
+    assert ended == [0, 2]
+
+
+async def test_a_real_error_is_raised_before_a_stop():
+    async def work(n):
+        await asyncio.sleep(0)
+        if n == 0:
+            raise StoppedEarlyError("cap")
+        raise ValueError("real")
+
+    with pytest.raises(ValueError, match="real"):
+        await each(range(2), work, window=2)
+
+
+async def test_the_sync_door_works_inside_a_running_loop():
+    async def work():
+        await asyncio.sleep(0)
+        return 7
+
+    assert run_sync(work()) == 7
+
+
+def test_the_sync_door_works_outside_a_loop_and_carries_errors():
+    async def fails():
+        raise KeyError("x")
+
+    with pytest.raises(KeyError):
+        run_sync(fails())
