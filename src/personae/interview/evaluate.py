@@ -140,7 +140,7 @@ async def evaluate(
             judge="",
             score=None,
             failure=failure,
-            refusal=None if answer is None else is_refusal(answer, language=benchmark.language),
+            refusal=None if answer is None else is_refusal(answer),
         )
         if answer is None:
             assert failure is not None
