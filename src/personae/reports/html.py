@@ -18,6 +18,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from personae.errors import InputError
+from personae.judging.scores import LIFT
 from personae.records import Audit, AuditGroup, Estimate, Language, ModelScores, Task
 from personae.reports import figures
 from personae.reports.data import CHARACTER_ROLE, ReportData, Unit, group_units
@@ -277,26 +278,35 @@ def _matrices(data: ReportData, units: Sequence[Unit]) -> list[figures.Matrix]:
     return drawn
 
 
-def _paired(data: ReportData, words: Words) -> list[dict[str, Any]]:
-    ends = [
-        value
-        for d in data.paired
-        for value in (d.estimate.mean, d.estimate.low, d.estimate.high)
-        if value is not None
-    ]
+@dataclass(frozen=True)
+class PairedLine:
+    """One difference; lift is in nats a token, so it has no place on the axis of points."""
+
+    what: str
+    estimate: Estimate
+    row: figures.MarkRow | None
+
+
+@dataclass(frozen=True)
+class PairedGroup:
+    """The differences between two models."""
+
+    model: str
+    other: str
+    lines: tuple[PairedLine, ...]
+
+
+def _paired(data: ReportData, words: Words) -> tuple[list[PairedGroup], figures.Axis]:
+    points = [d.estimate for d in data.paired if d.what != LIFT]
+    ends = [v for e in points for v in (e.mean, e.low, e.high) if v is not None]
     axis = figures.signed_axis(ends)
-    return [
-        {
-            "difference": d,
-            "what": words.known("tasks", d.what),
-            "row": figures.mark_row("", [(0, d.estimate, "")], axis),
-            "axis": axis,
-            "shown": d.estimate.low is not None
-            and d.estimate.high is not None
-            and (d.estimate.low > 0 or d.estimate.high < 0),
-        }
-        for d in data.paired
-    ]
+    groups: dict[tuple[str, str], list[PairedLine]] = {}
+    for d in data.paired:
+        row = None if d.what == LIFT else figures.mark_row("", [(0, d.estimate, "")], axis)
+        groups.setdefault((d.model, d.other), []).append(
+            PairedLine(words.known("tasks", d.what), d.estimate, row)
+        )
+    return [PairedGroup(*names, tuple(lines)) for names, lines in groups.items()], axis
 
 
 def render(data: ReportData, language: Language = "en") -> str:
@@ -310,6 +320,7 @@ def render(data: ReportData, language: Language = "en") -> str:
     axis = figures.score_axis()
     css, css_hash = _style()
     swarms, personas = _spread(data, units, axis)
+    paired, paired_axis = _paired(data, words)
     worst = worst_units(units)
     last = worst[-1].mean if worst else None
     tied = sum(1 for u in units if u.mean is not None and last is not None and u.mean <= last)
@@ -335,7 +346,8 @@ def render(data: ReportData, language: Language = "en") -> str:
             n_scored=sum(u.mean is not None for u in units),
             disputed=disputed_units(units),
             matrices=_matrices(data, units),
-            paired=_paired(data, words),
+            paired=paired,
+            paired_axis=paired_axis,
             coverage=_coverage(data, units, language),
             few=min(counted, default=0),
             few_personas=FEW_PERSONAS,

@@ -17,6 +17,8 @@ from personae.records import Language
 _WORD = re.compile(r"[^\W\d_]+(?:['’][^\W\d_]+)*")
 _NAME = re.compile(r"(?<![.!?]\s)(?<!^)\b[A-Z][a-z]+(?: [A-Z][a-z]+)+\b")
 _HAN = re.compile("[\u4e00-\u9fff]+")
+ENOUGH = 8
+"""Shared words from which on those of a single character are left out."""
 _CHARS = 2_000
 """Of each description; a longer one is a biography, and its head says who it is about."""
 
@@ -28,12 +30,28 @@ def stop_words(language: Language) -> frozenset[str]:
     return frozenset(source.read_text(encoding="utf-8").split())
 
 
-def _english(text: str) -> set[str]:
+def _english(texts: list[str]) -> Counter[str]:
+    """Words in lower case; names keep their capitals, and those of several words stay together."""
     stop = stop_words("en")
-    names = set(_NAME.findall(text))
-    rest = _NAME.sub(" ", text)
-    found = {m.removesuffix("'s").removesuffix("’s") for m in _WORD.findall(rest)}
-    return names | {w.lower() for w in found if len(w) > 2 and w.lower() not in stop}
+    counts: Counter[str] = Counter()
+    lower: set[str] = set()
+    capital: dict[str, str] = {}
+    for text in texts:
+        names = set(_NAME.findall(text))
+        words = set()
+        rest = _NAME.sub(" ", text)
+        for match in _WORD.finditer(rest):
+            word = match.group().removesuffix("'s").removesuffix("’s")
+            key = word.lower()
+            if len(key) < 3 or key in stop:
+                continue
+            words.add(key)
+            if word == key:
+                lower.add(key)
+            elif rest[: match.start()].rstrip()[-1:] not in ("", ".", "!", "?"):
+                capital[key] = word
+        counts.update(names | words)
+    return Counter({w if w in lower else capital.get(w, w): n for w, n in counts.items()})
 
 
 def _chinese(texts: list[str]) -> Counter[str]:
@@ -66,8 +84,7 @@ def attribute_counts(
 ) -> list[tuple[str, int]]:
     """The most shared words with the number of descriptions that hold them, most shared first."""
     texts = [text[:_CHARS] for text in descriptions]
-    if language == "zh":
-        counts = _chinese(texts)
-    else:
-        counts = Counter(word for text in texts for word in _english(text))
-    return sorted(counts.items(), key=lambda item: (-item[1], item[0]))[:limit]
+    counts = _chinese(texts) if language == "zh" else _english(texts)
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0].lower()))[:limit]
+    shared = [item for item in ordered if item[1] > 1]
+    return shared if len(shared) >= ENOUGH else ordered
