@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from personae.errors import ContentFilterError, ServerError, UnsupportedError
@@ -279,27 +279,45 @@ def message_start(tokens: Sequence[str | None], content: str) -> int | None:
 def _match_from_end(tokens: Sequence[str | None], target: str) -> int | None:
     if not target:
         return len(tokens)
+    found = None
     ends = {len(target)}  # the message is matched from each of these offsets on
-    for place in range(len(tokens) - 1, -1, -1):
-        token = tokens[place]
-        if token is None:
-            return None
-        if _REPLACEMENT in token:
-            ends = {e - n for e in ends for n in range(len(token) + 1) if n <= e}
+    place = len(tokens)
+    while place > 0 and ends:
+        fragments = 0
+        while place > 0 and _is_fragment(token := tokens[place - 1]):
+            fragments += len(token or "")
+            place -= 1
+        if fragments:
+            ends = {start for end in ends for start in _before_fragments(target, end, fragments)}
+        elif place == 0 or (token := tokens[place - 1]) is None:
+            break
+        elif any(token.lstrip() == target[:e].lstrip() != "" for e in ends if e < len(token)):
+            return place - 1  # the blank that the template put before the message is in the token
         else:
-            # A first token may carry the blank that the template put before the message.
-            if any(token.lstrip() == target[:e].lstrip() != "" for e in ends if e < len(token)):
-                return place
             ends = {e - len(token) for e in ends if target.endswith(token, 0, e)}
-        if not ends:
-            return None
+            place -= 1
         if 0 in ends:
-            start = place
-            while start > 0 and _is_fragment(tokens[start - 1]):
-                start -= 1
-            return start
-    return None
+            # Where fragments leave a choice, the match with the most tokens is the whole one: a
+            # shorter one has let a fragment stand for a character that has a token of its own.
+            found = place
+            ends.discard(0)
+    while found is not None and found > 0 and _is_fragment(tokens[found - 1]):
+        found -= 1
+    return found
+
+
+def _before_fragments(target: str, end: int, fragments: int) -> Iterator[int]:
+    """Where the target may stand before fragments of characters, if it stands at `end` after them.
+
+    A fragment stands for up to one character, and for none that fits into one byte.
+    """
+    yield end
+    for start in range(end - 1, max(end - fragments, 0) - 1, -1):
+        if target[start].isascii():
+            return
+        yield start
 
 
 def _is_fragment(token: str | None) -> bool:
-    return token is not None and (token == "" or _REPLACEMENT in token)
+    """Whether a token shows nothing but parts of characters."""
+    return token is not None and not token.strip(_REPLACEMENT)
