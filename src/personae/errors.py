@@ -16,6 +16,7 @@
     │   ├── ContextLengthError     the prompt does not fit the model
     │   ├── ContentFilterError     the provider withheld the answer
     │   └── UnsupportedError       the endpoint cannot do what the call needs
+    ├── WeightsError               weights cannot be fetched, checked or stored
     ├── StoppedEarlyError          a cap or Ctrl-C ended the run; resumable; exit code 3
     ├── ReplayMissError            a replayed call is not in the journal
     └── JournalError               the journal file is full, locked, foreign or damaged
@@ -146,6 +147,10 @@ class UnsupportedError(TransportError):
     """The endpoint cannot do what the call needs (log-probabilities of given text, say)."""
 
     cause = "unsupported"
+
+
+class WeightsError(PersonaeError):
+    """A model's weights cannot be fetched, are not the pinned ones, or cannot be stored."""
 
 
 class StoppedEarlyError(PersonaeError):
