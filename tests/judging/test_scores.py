@@ -11,9 +11,7 @@ from personae.errors import InputError
 from personae.judging.scores import (
     disagreements,
     judge_agreement,
-    name_judges,
     paired,
-    same_model,
     score_models,
     worst_answers,
 )
@@ -318,10 +316,13 @@ def test_lift_is_no_second_judge() -> None:
     assert judge_agreement(rows[1:]) == (None, "no judge gave verdicts")
 
 
-def test_two_judges_of_the_same_model_are_repeats() -> None:
-    assert name_judges(["local", "x", "local"]) == ("local", "x", "local~2")
-    assert same_model("local~2") == "local"
-    rows = two_judges([1, 2], [1, 2], "j1~2")
+def test_a_model_that_judges_twice_does_not_agree_with_itself() -> None:
+    rows = [row(f"p{i}", 1, i + 1, repeat=r) for i in range(3) for r in (0, 1)]
+    assert judge_agreement(rows) == (None, "repeats of one model are not agreement")
+
+
+def test_seats_named_after_the_same_model_are_repeats() -> None:
+    rows = two_judges([1, 2], [1, 2], "j1 (2)")
     assert judge_agreement(rows) == (None, "repeats of one model are not agreement")
 
 
@@ -333,8 +334,10 @@ def test_two_names_of_the_same_weights_are_repeats() -> None:
 
 def test_repeats_among_several_models_are_one_rater() -> None:
     rows = two_judges([1, 2, 5, 4], [1, 2, 5, 4], "j2")
-    doubled = rows + [row(f"p{i}", 1, s, judge="j2~2") for i, s in enumerate([1, 2, 5, 4])]
-    assert judge_agreement(doubled) == judge_agreement(rows)
+    alias = [row(f"p{i}", 1, s, judge="j2-alias") for i, s in enumerate([1, 2, 5, 4])]
+    again = [row(f"p{i}", 1, s, judge="j1", repeat=1) for i, s in enumerate([1, 2, 5, 4])]
+    result = judge_agreement([*rows, *alias, *again], weights_of=lambda judge: judge[:2])
+    assert result == judge_agreement(rows)
 
 
 def test_verdicts_that_are_all_the_same_have_no_alpha_and_a_reason() -> None:
@@ -342,6 +345,16 @@ def test_verdicts_that_are_all_the_same_have_no_alpha_and_a_reason() -> None:
     assert agreement is not None
     assert (agreement.alpha, agreement.units) == (None, 2)
     assert reason == "every verdict is the same number"
+
+
+def test_two_runs_of_one_model_are_pooled_not_taken_for_repetitions() -> None:
+    first = two_judges([1, 2, 5, 4], [1, 2, 5, 4], "j2")
+    second = two_judges([1, 2, 5, 4], [5, 4, 1, 2], "j2")
+    agreement, _ = judge_agreement(first, second)
+    assert agreement is not None
+    assert agreement.units == 8
+    assert agreement.alpha is not None
+    assert agreement.alpha < 0.5
 
 
 def test_judges_without_a_common_unit_have_no_agreement() -> None:

@@ -25,6 +25,7 @@ from itertools import combinations
 from typing import NamedTuple, TypeAlias
 
 from personae.errors import InputError
+from personae.judging.lift import is_lift
 from personae.judging.statistics import cluster_bootstrap, ordinal_alpha
 from personae.records import (
     Agreement,
@@ -38,10 +39,14 @@ from personae.records import (
     Task,
 )
 
+__all__ = [
+    "LIFT", "PERSONA_SCORE", "JudgedAnswer", "Verdict", "disagreements", "is_lift",
+    "judge_agreement", "judged_answers", "paired", "same_model", "score_models", "worst_answers",
+]  # fmt: skip
+
 PERSONA_SCORE = "PersonaScore"
 LIFT = "lift"
-_LIFT_JUDGE = "lift:"
-_REPEATED = re.compile(r"~[1-9]\d*$")
+_REPEATED = re.compile(r" \([1-9]\d*\)$")
 
 
 class Verdict(Record):
@@ -84,27 +89,9 @@ class _Unit(NamedTuple):
 _Values: TypeAlias = Mapping[_Unit, float]
 
 
-def name_judges(models: Sequence[str]) -> tuple[str, ...]:
-    """Judge ids for a panel: a model named twice judges twice, the second time as `MODEL~2`.
-
-    `same_model` undoes it, so that repeats of one model are never reported as agreement.
-    """
-    seen: dict[str, int] = defaultdict(int)
-    names = []
-    for model in models:
-        seen[model] += 1
-        names.append(model if seen[model] == 1 else f"{model}~{seen[model]}")
-    return tuple(names)
-
-
 def same_model(judge: str) -> str:
-    """The model behind a judge id: the id without the suffix of `name_judges`."""
+    """The model behind a judge id: a panel may name a second seat of `local` as `local (2)`."""
     return _REPEATED.sub("", judge)
-
-
-def is_lift(judge: str) -> bool:
-    """Whether a judge measures lift (nats a token) and gives no verdict."""
-    return judge.startswith(_LIFT_JUDGE)
 
 
 def score_models(
@@ -134,19 +121,19 @@ def score_models(
 
 
 def judge_agreement(
-    rows: Sequence[ResultRow],
-    *,
+    *runs: Sequence[ResultRow],
     weights_of: Callable[[str], str] = same_model,
     seed: int = 0,
 ) -> tuple[Agreement | None, str | None]:
     """Ordinal Krippendorff alpha between the models that judged, and why there is none.
 
-    The raters are models, not judges: repeats of one model are averaged first. Units are all
-    answers of the rows with at least two raters' scores; the interval resamples personas.
+    The raters are models: repeats of one model are averaged first, and judges of the same weights
+    are one rater. Units are all answers with the scores of at least two raters; the interval
+    resamples personas.
 
     Args:
-        rows: results of one run.
-        weights_of: judge id to the identity of its weights; judges with the same are one rater.
+        runs: results of one run each; their answers are pooled.
+        weights_of: judge id to the identity of its weights, where that is not the id itself.
         seed: of the bootstrap.
 
     Returns:
@@ -157,26 +144,29 @@ def judge_agreement(
         InputError: as `score_models`.
 
     """
-    table = _Table(rows, ())
+    tables = [_Table(rows, ()) for rows in runs]
+    judges = sorted({j for table in tables for j in table.judges})
     raters: dict[str, list[str]] = defaultdict(list)
-    for judge in table.judges:
+    for judge in judges:
         raters[weights_of(judge)].append(judge)
-    if not table.judges:
+    if not judges:
         return None, "no judge gave verdicts"
-    if len(table.judges) == 1:
-        return None, "one judge cannot agree with itself"
     if len(raters) == 1:
-        return None, "repeats of one model are not agreement"
-    ratings = []
-    for unit in table.units:
-        given = table.verdicts(unit)
-        ratings.append(
-            [_mean([given[j] for j in judges if j in given]) for judges in raters.values()]
-        )
+        repeated = len(judges) > 1 or any(row.repeat for rows in runs for row in rows)
+        if repeated:
+            return None, "repeats of one model are not agreement"
+        return None, "one judge cannot agree with itself"
+    ratings, personas = [], []
+    for table in tables:
+        for unit in table.units:
+            given = table.verdicts(unit)
+            of_raters = [[given[j] for j in some if j in given] for some in raters.values()]
+            ratings.append([_mean(scores) for scores in of_raters])
+            personas.append(unit.persona)
     units = sum(sum(r is not None for r in row) > 1 for row in ratings)
     if not units:
         return None, "no answer has scores of two judges"
-    alpha = ordinal_alpha(ratings, [u.persona for u in table.units], seed=seed)
+    alpha = ordinal_alpha(ratings, personas, seed=seed)
     reason = "every verdict is the same number" if alpha.value is None else None
     return Agreement(alpha=alpha.value, low=alpha.low, high=alpha.high, units=units), reason
 
