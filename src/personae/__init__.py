@@ -1,3 +1,73 @@
-"""Personae: describe, question, play, judge, improve and serve a character."""
+"""Personae: describe, question, play, judge, improve and serve a character.
+
+The same things as the commands, as a few lines of Python::
+
+    from personae import ScriptedModel, evaluate, read_benchmark, report
+
+    run = evaluate("bench.jsonl", "runs/first", models=["local"], judges=["lift:local"])
+    print(report("runs/first")["models"][0]["persona_score"])
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
 
 __version__ = "0.1.0"
+
+__all__ = [
+    "Benchmark",
+    "Call",
+    "Message",
+    "Options",
+    "PersonaeError",
+    "Registry",
+    "Reply",
+    "ScriptedModel",
+    "ask",
+    "audit",
+    "build",
+    "evaluate",
+    "exemplify",
+    "import_personagym",
+    "read_benchmark",
+    "report",
+    "write_benchmark",
+]
+
+_HOMES = {
+    "Benchmark": "personae.records",
+    "Call": "personae.records",
+    "Message": "personae.records",
+    "Options": "personae.session",
+    "PersonaeError": "personae.errors",
+    "Registry": "personae.models",
+    "Reply": "personae.records",
+    "ScriptedModel": "personae.models",
+    "ask": "personae.api",
+    "audit": "personae.api",
+    "build": "personae.api",
+    "evaluate": "personae.api",
+    "exemplify": "personae.api",
+    "import_personagym": "personae.interview.importers",
+    "read_benchmark": "personae.interview.benchmark_file",
+    "report": "personae.api",
+    "write_benchmark": "personae.interview.benchmark_file",
+}
+
+if TYPE_CHECKING:
+    from personae.api import ask, audit, build, evaluate, exemplify, report
+    from personae.errors import PersonaeError
+    from personae.interview.benchmark_file import read_benchmark, write_benchmark
+    from personae.interview.importers import import_personagym
+    from personae.models import Registry, ScriptedModel
+    from personae.records import Benchmark, Call, Message, Reply
+    from personae.session import Options
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name on its first use: `import personae` alone stays quick."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'personae' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOMES[name]), name)

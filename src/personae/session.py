@@ -21,7 +21,15 @@ from personae.errors import (
     StoppedEarlyError,
     UsageError,
 )
-from personae.journal.client import DEFAULT_CONCURRENCY, Caps, Client, Event, Plan, Prices
+from personae.journal.client import (
+    DEFAULT_CONCURRENCY,
+    FIRST_DELAY,
+    Caps,
+    Client,
+    Event,
+    Plan,
+    Prices,
+)
 from personae.journal.flow import NoWatcher, Watcher
 from personae.journal.store import Journal
 from personae.models.dry import DryBackend
@@ -48,6 +56,7 @@ class Options:
         replay: answer from the journal alone.
         concurrency: the ceiling of calls in flight at one endpoint.
         timeout: seconds for one attempt at one exchange.
+        retry_delay: seconds before the first retry, doubled with each.
         trust_scripts: whether scripts that a manifest names may be run.
     """
 
@@ -57,6 +66,7 @@ class Options:
     replay: bool = False
     concurrency: int = DEFAULT_CONCURRENCY
     timeout: float = 120.0
+    retry_delay: float = FIRST_DELAY
     trust_scripts: bool = True
     prices: Prices = field(default=lambda _model: None)
     watcher: Watcher = field(default_factory=NoWatcher)
@@ -212,6 +222,7 @@ async def open_run(
         replay=options.replay,
         observe=options.observe,
         plan=plan,
+        first_delay=options.retry_delay,
     )
     run = Run(path, manifest, client, options, plan)
     status = "failed"

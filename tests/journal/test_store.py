@@ -184,3 +184,12 @@ async def test_counters_of_all_sessions_are_summed(tmp_path: Path):
     with Journal(tmp_path / "j.sqlite", read_only=True) as journal:
         total = journal.totals()
     assert (total.made, total.retries) == (6, {"timeout": 4})
+
+
+async def test_a_closed_journal_is_one_file_and_reading_it_leaves_no_other(tmp_path: Path):
+    with Journal(tmp_path / "j.sqlite") as journal:
+        asked = call()
+        await journal.put(asked.key(), asked, answered())
+    with Journal(tmp_path / "j.sqlite", read_only=True) as journal:
+        assert len(journal) == 1
+    assert [p.name for p in tmp_path.iterdir()] == ["j.sqlite"]

@@ -423,12 +423,21 @@ class Journal:
             if not self._read_only and self._session is not None and self._broken is None:
                 self._save_counters(self._db, time.time())
                 self._db.commit()
+                self._tidy()
             self._session = None
             self._db.close()
         except sqlite3.ProgrammingError:
             return  # closed before
         except sqlite3.Error as error:
             raise self._explain(error) from None
+
+    def _tidy(self) -> None:
+        """Leave one file behind, readable where nothing can be written; not while others work."""
+        try:
+            self._db.execute("PRAGMA busy_timeout = 0")
+            self._db.execute("PRAGMA journal_mode = DELETE")
+        except sqlite3.OperationalError:
+            return  # another process has the journal open: it will tidy up
 
     def __enter__(self) -> Journal:
         return self

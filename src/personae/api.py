@@ -1,0 +1,101 @@
+"""The Python API: the stages behind a sync door, for scripts and notebooks.
+
+Each function does what the command of the same name does and takes the same arguments; paths may
+be strings. `Options` holds how a run is carried out (caps, concurrency, dry run, replay).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from personae.journal.flow import run_sync
+from personae.models import Registry
+from personae.models.prices import load_prices
+from personae.records import Audit, Backend, Benchmark, Call, Message, Reply, Sampling
+from personae.stages import Built, Evaluated
+from personae.stages import build as build_stage
+from personae.stages import evaluate_benchmark as evaluate_stage
+from personae.stages import exemplify as exemplify_stage
+
+PathLike = Path | str
+
+
+def ask(
+    model: str | Backend,
+    prompt: str,
+    *,
+    system: str | None = None,
+    sampling: Sampling | None = None,
+) -> Reply:
+    """Put one question to a model, without a journal.
+
+    Raises:
+        UsageError: no such model id.
+        TransportError: the exchange failed.
+    """
+
+    async def once() -> Reply:
+        backend = Registry()(model) if isinstance(model, str) else model
+        told = (Message(role="system", content=system),) if system else ()
+        try:
+            return await backend.complete(
+                Call(
+                    role="character",
+                    model=model if isinstance(model, str) else backend.endpoint,
+                    messages=(*told, Message(role="user", content=prompt)),
+                    sampling=sampling or Sampling(),
+                )
+            )
+        finally:
+            await backend.close()
+
+    return run_sync(once())
+
+
+def build(out: PathLike, examiner: str, **arguments: Any) -> Built:
+    """Build a benchmark; see `personae.stages.build`."""
+    for name in ("personas", "environments"):
+        if isinstance(arguments.get(name), str):
+            arguments[name] = Path(arguments[name])
+    return run_sync(build_stage(Path(out), examiner, **arguments))
+
+
+def exemplify(source: PathLike, out: PathLike, writer: str, **arguments: Any) -> Built:
+    """Add exemplars to a benchmark; see `personae.stages.exemplify`."""
+    return run_sync(exemplify_stage(Path(source), Path(out), writer, **arguments))
+
+
+def evaluate(
+    benchmark: Benchmark | PathLike,
+    out: PathLike,
+    *,
+    models: Sequence[str],
+    judges: Sequence[str],
+    **arguments: Any,
+) -> Evaluated:
+    """Evaluate models on a benchmark; see `personae.stages.evaluate_benchmark`."""
+    source = Path(benchmark) if isinstance(benchmark, str) else benchmark
+    return run_sync(evaluate_stage(source, Path(out), models, judges, **arguments))
+
+
+def audit(
+    answers: Sequence[PathLike], judges: Sequence[str], out: PathLike, **arguments: Any
+) -> Sequence[Audit]:
+    """Audit judges; see `personae.audit_stage.audit_judges`."""
+    from personae.audit_stage import audit_judges
+
+    return run_sync(audit_judges([Path(a) for a in answers], judges, Path(out), **arguments)).audits
+
+
+def report(*runs: PathLike, audits: Sequence[PathLike] = ()) -> dict[str, Any]:
+    """The document of `personae report --json`; also writes the page into the first run."""
+    from personae.reports import report_document, write_html
+    from personae.reports.gather import gather
+    from personae.session import REPORT
+
+    folders = [Path(run) for run in runs]
+    data = gather(folders, audits=[Path(a) for a in audits], prices=load_prices())
+    write_html(data, folders[0] / REPORT, data.manifests[0].language)
+    return report_document(data)
