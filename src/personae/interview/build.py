@@ -52,6 +52,11 @@ class BuildPlan:
     sampling: Sampling = EXAMINER_SAMPLING
 
 
+def question_id(persona_id: str, task: Task, number: int) -> str:
+    """The id of the question of that number (from 1) among a persona's questions of one task."""
+    return f"{persona_id}/{task.short}/{number:02d}"
+
+
 async def select_environments(
     model: Model, plan: BuildPlan, persona: Character
 ) -> tuple[tuple[str, ...], str]:
@@ -189,7 +194,7 @@ async def build_benchmark(
             number = numbers[persona.id, task] = numbers.get((persona.id, task), 0) + 1
             questions.append(
                 Question(
-                    id=f"{persona.id}/{task.short}/{number:02d}",
+                    id=question_id(persona.id, task, number),
                     persona_id=persona.id,
                     task=task,
                     environment=environment,

@@ -1,0 +1,36 @@
+"""What all tests share: the public data beside the checkout, and how many tests went without."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ABSENT = "shared data absent:"
+
+
+@pytest.fixture(scope="session")
+def shared_data() -> Callable[..., Path]:
+    """`shared_data("personagym", ...)`: a path in the public data; the test skips without it.
+
+    The data lie in `PERSONAE_DATA`, by default `../shared/data` beside the repository.
+    """
+    base = Path(os.environ.get("PERSONAE_DATA") or ROOT.parent / "shared" / "data")
+
+    def path(*parts: str) -> Path:
+        wanted = base.joinpath(*parts)
+        if not wanted.exists():
+            pytest.skip(f"{ABSENT} {wanted} (set PERSONAE_DATA)")
+        return wanted
+
+    return path
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many tests the absent data cost, also when it is none."""
+    skipped = sum(
+        isinstance(report.longrepr, tuple) and ABSENT in report.longrepr[2]
+        for report in terminalreporter.stats.get("skipped", [])
+    )
+    terminalreporter.write_line(f"{skipped} tests skipped because the shared data is absent")
