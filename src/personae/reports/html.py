@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import os
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from personae.errors import InputError
-from personae.judging.scores import LIFT
+from personae.judging.scores import LIFT, same_model
 from personae.records import Audit, AuditGroup, Estimate, Language, ModelScores, Task
 from personae.reports import figures
 from personae.reports.data import CHARACTER_ROLE, ReportData, Unit, group_units
@@ -83,6 +84,7 @@ class JudgeLine:
     n_scored: int
     n_missing: int
     judges_itself: bool
+    audit_command: str
 
 
 def _total(values: Sequence[float | None]) -> float | None:
@@ -114,6 +116,13 @@ def model_lines(data: ReportData) -> list[ModelLine]:
     return lines
 
 
+def _audit_command(data: ReportData, judge: str) -> str:
+    answers = data.runs[0] if data.runs else data.results
+    return shlex.join(
+        ["personae", "audit", "--judge", same_model(judge), "--answers", answers, "--out", "AUDIT"]
+    )
+
+
 def _judge_lines(data: ReportData) -> list[JudgeLine]:
     given: dict[str, Counter[int]] = {}
     missing: Counter[str] = Counter()
@@ -137,7 +146,8 @@ def _judge_lines(data: ReportData) -> list[JudgeLine]:
                 figures.bars([(str(s), counts[s]) for s in range(1, 6)]) if counts else (),
                 counts.total(),
                 missing[judge],
-                judge in tested,
+                same_model(judge) in tested,
+                _audit_command(data, judge),
             )
         )
     return lines
@@ -321,6 +331,7 @@ def render(data: ReportData, language: Language = "en") -> str:
     css, css_hash = _style()
     swarms, personas = _spread(data, units, axis)
     paired, paired_axis = _paired(data, words)
+    coverage = _coverage(data, units, language)
     worst = worst_units(units)
     last = worst[-1].mean if worst else None
     tied = sum(1 for u in units if u.mean is not None and last is not None and u.mean <= last)
@@ -348,8 +359,8 @@ def render(data: ReportData, language: Language = "en") -> str:
             matrices=_matrices(data, units),
             paired=paired,
             paired_axis=paired_axis,
-            coverage=_coverage(data, units, language),
-            few=min(counted, default=0),
+            coverage=coverage,
+            few=min([*counted, coverage["n_personas"]]),
             few_personas=FEW_PERSONAS,
             hashes=sorted({b.hash for b in data.benchmarks}),
             unfinished=[
@@ -360,6 +371,7 @@ def render(data: ReportData, language: Language = "en") -> str:
             answer_chars=ANSWER_CHARS,
             fold_chars=FOLD_CHARS,
             one_line=one_line,
+            quote=shlex.quote,
         )
     )
 

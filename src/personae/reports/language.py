@@ -65,7 +65,11 @@ class Words:
         phrases = self._phrases
         if values.get("n") == 1 and f"{key}_one" in phrases:
             key = f"{key}_one"
-        return phrases[key].format(**values)
+        shown = {
+            name: f"{value:,}" if isinstance(value, int) else value
+            for name, value in values.items()
+        }
+        return phrases[key].format(**shown)
 
     def known(self, table: str, name: str) -> str:
         """The phrase for a code such as a task or a cause; the code itself where none is known."""

@@ -22,15 +22,17 @@ _STYLES = {"passed": "green", "failed": "red", "none": "yellow", "mixed": "yello
 _TERMINAL_WORST = 3
 
 
-def _mean(words: Words, e: Estimate | None, *, signed: bool = False) -> str:
+def _mean(words: Words, e: Estimate | None, *, signed: bool = False, lines: bool = False) -> str:
     """Mean, interval and missing rate in one cell; the missing rate is never left out."""
     if e is None:
         return "–"
+    missing = words("missing_short", share=words.share(e.missing))
     if e.mean is None:
-        return f"{words('no_score')} ({words('missing_short', share=words.share(e.missing))})"
-    mean = words.signed(e.mean) if signed else words.number(e.mean)
-    interval = "" if e.low is None else f" {words.interval(e, signed=signed)}"
-    return f"{mean}{interval} ({words('missing_short', share=words.share(e.missing))})"
+        parts = [words("no_score"), missing]
+    else:
+        mean = words.signed(e.mean) if signed else words.number(e.mean)
+        parts = [mean, words.interval(e, signed=signed), missing]
+    return "\n".join(parts) if lines else " ".join([*parts[:-1], f"({missing})"])
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
@@ -67,18 +69,20 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
     rows = [
         (
             line.scores.model,
-            _mean(words, line.scores.persona_score),
+            _mean(words, line.scores.persona_score, lines=True),
             str(line.scores.persona_score.n),
             words.count(line.scores.n_answers),
             words.share(line.scores.refusal_rate),
-            _mean(words, line.scores.lift, signed=True),
-            f"{words.count(line.tokens_in)} / {words.count(line.tokens_out)}",
+            _mean(words, line.scores.lift, signed=True, lines=True),
+            f"{words.count(line.tokens_in)}\n{words.count(line.tokens_out)}",
             words.usd(line.usd),
         )
         for line in model_lines(data)
     ]
     heads = ("model", "persona_score", "personas", "answers", "refusals", "lift")
     console.print(_table([*map(words, heads), words("tokens_in_out"), words("cost")], rows))
+    if any(scores.lift is not None for scores in data.models):
+        console.print(Text(words("lift_is")))
     console.print(
         _table(
             [words("task"), *(scores.model for scores in data.models)],
@@ -117,13 +121,17 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
         console.print(Text(clean(f"{words('no_agreement')} {reason}")))
     if worst := worst_units(group_units(data.rows), _TERMINAL_WORST):
         console.print(Text(words("h.worst"), style="bold"))
+        room = max(40, console.width - 8)
         for unit in worst:
             console.print(
                 Text(
                     f"{words.number(unit.mean)}  {words.known('tasks', unit.task)} · "
-                    f"{one_line(unit.model, 60)} · {one_line(unit.question, 160)}\n"
-                    f"      {one_line(unit.answer or words('no_answer'), 160)}"
-                )
+                    f"{one_line(unit.model, 60)}\n"
+                    f"      {one_line(unit.question, room)}\n"
+                    f"      {one_line(unit.answer or words('no_answer'), room)}"
+                ),
+                no_wrap=True,
+                overflow="ellipsis",
             )
     if data.failures:
         console.print(

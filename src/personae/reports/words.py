@@ -55,7 +55,7 @@ def _english(texts: list[str]) -> Counter[str]:
 
 
 def _chinese(texts: list[str]) -> Counter[str]:
-    """Runs of two to four characters that recur, the longer one where both say the same.
+    """Runs of two to six characters that recur, the longer one where both say the same.
 
     Without a dictionary there are no words; a run that several descriptions share, and that is
     not part of a longer one as frequent, is the nearest to one.
@@ -66,7 +66,7 @@ def _chinese(texts: list[str]) -> Counter[str]:
     for text in texts:
         runs = [part for run in _HAN.findall(text) for part in splitter.split(run) if part]
         shared.update(
-            {run[i : i + n] for run in runs for n in (2, 3, 4) for i in range(len(run) - n + 1)}
+            {run[i : i + n] for run in runs for n in range(2, 7) for i in range(len(run) - n + 1)}
         )
     least = 2 if len(texts) > 1 else 1
     common = {run: n for run, n in shared.items() if n >= least}
