@@ -15,7 +15,7 @@ from typing import Literal
 
 from personae.records.benchmark import Language
 
-AuditKind = Literal["generic", "refusal", "order"]
+AuditKind = Literal["generic", "refusal", "order", "padding"]
 DemoFile = Literal["demo_benchmark.jsonl", "demo_personas.txt"]
 
 

@@ -1,0 +1,256 @@
+"""The stage `personae audit`: from answers and judges to audits, in a run of its own."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from personae.errors import InputError, UsageError
+from personae.interview.benchmark_file import read_benchmark
+from personae.journal.client import Plan
+from personae.judging.answers import (
+    Answers,
+    LeftOut,
+    answers_of_results,
+    read_answer_file,
+    written_in,
+)
+from personae.judging.audit import (
+    GROUPS,
+    AuditRow,
+    ask_cases,
+    build_cases,
+    choose,
+    judge_audit,
+    load_words,
+)
+from personae.judging.judge import JUDGE_SAMPLING
+from personae.judging.lift import PREFIX
+from personae.judging.rubrics import rubric_hash, rubric_set
+from personae.models.registry import Registry
+from personae.records import Audit, Language, Rubric
+from personae.records.files import read_jsonl, write_atomically
+from personae.reports.gather import AUDITS, read_results
+from personae.session import BENCHMARK, RESULTS, Options, new_manifest, open_run
+from personae.stages import seeded, write_results
+
+AUDIT_ROWS = "audit_rows.jsonl"
+DEFAULT_LIMIT = 40
+
+
+@dataclass(frozen=True)
+class Audited:
+    """What `audit_judges` leaves.
+
+    Attributes:
+        audits: one a judge; none in a dry run, whose verdicts mean nothing.
+        rows: every verdict; likewise.
+        left_out: the answers that were not used.
+        plan: of a dry run.
+    """
+
+    run: Path
+    audits: tuple[Audit, ...]
+    rows: tuple[AuditRow, ...]
+    left_out: tuple[LeftOut, ...]
+    plan: Plan | None
+
+
+@dataclass
+class Material:
+    """Answers, the language they are in, and the rubrics that they were asked under."""
+
+    answers: Answers
+    language: Language
+    rubrics: tuple[Rubric, ...] = ()
+
+
+def read_answers(paths: Sequence[Path], language: Language | None = None) -> Material:
+    """The answers of runs (a directory or its results.jsonl) and of Neeko's answer files.
+
+    Args:
+        language: of the audit; None takes that of the answers.
+
+    Raises:
+        InputError: a file cannot be used; the files differ in language or rubrics; none holds an
+            answer that can be used.
+    """
+    answers = Answers()
+    languages: dict[Language, Path] = {}
+    rubrics: dict[tuple[Rubric, ...], Path] = {}
+    for path in paths:
+        results = path / RESULTS if path.is_dir() else path
+        if path.is_dir() and not results.is_file():
+            raise InputError(
+                f"this folder has no {RESULTS}",
+                path=path,
+                mend="Give a finished run, its results.jsonl, or answer files one by one",
+            )
+        if path.is_dir() or _is_results(path):
+            benchmark_file = results.parent / BENCHMARK
+            if not benchmark_file.is_file():
+                raise InputError(
+                    f"there is no {BENCHMARK} beside it, which says who the characters are",
+                    path=results,
+                    mend="Give the results inside their run directory",
+                )
+            benchmark = read_benchmark(benchmark_file)
+            answers.add(answers_of_results(read_results(results), benchmark, results))
+            languages.setdefault(benchmark.language, path)
+            rubrics.setdefault(benchmark.rubrics, path)
+        else:
+            found = read_answer_file(path)
+            answers.add(found)
+            if found.answers:
+                languages.setdefault(written_in(a.answer for a in found.answers), path)
+            rubrics.setdefault((), path)
+    for what, seen in (("languages", languages), ("rubrics", rubrics)):
+        if len(seen) > 1:
+            one, other, *_ = seen.values()
+            raise InputError(
+                f"{one} and {other} have different {what}, and a judge is audited for one",
+                mend="Audit them one after the other",
+            )
+    if not answers.answers:
+        causes = Counter(left.cause for left in answers.left_out)
+        listed = ", ".join(f"{n} {cause}" for cause, n in sorted(causes.items()))
+        raise InputError(
+            f"no answer that can be used ({listed or 'there is none'})",
+            path=paths[0] if len(paths) == 1 else None,
+            mend="Give a run in which a model answered, or answer files",
+        )
+    spoken = next(iter(languages))
+    if language is not None and language != spoken:
+        raise InputError(
+            f"the answers are in {spoken!r}, the audit was asked for in {language!r}",
+            path=languages[spoken],
+            mend="Leave --lang out",
+        )
+    return Material(answers, spoken, next(iter(rubrics)))
+
+
+def _is_results(path: Path) -> bool:
+    """Whether a JSONL file's first line is a result row."""
+    if path.suffix.lower() not in (".jsonl", ".ndjson"):
+        return False
+    first = next(read_jsonl(path), None)
+    return first is not None and "unit_id" in first[1]
+
+
+async def audit_judges(
+    answers: Sequence[Path],
+    judges: Sequence[str],
+    out: Path,
+    *,
+    language: Language | None = None,
+    limit: int = DEFAULT_LIMIT,
+    groups: Sequence[str] = GROUPS,
+    seed: int = 0,
+    options: Options | None = None,
+    registry: Registry | None = None,
+) -> Audited:
+    """Find out whether judges can be trusted (`personae audit`).
+
+    Leaves `audits.json` (one audit a judge) and `audit_rows.jsonl` (every verdict) in the run.
+
+    Args:
+        answers: runs, their results.jsonl, or answer files.
+        judges: model ids; `lift:MODEL` too.
+        out: the run directory.
+        language: default: that of the answers.
+        limit: how many own answers, spread over characters; each costs up to eleven verdicts.
+        groups: which known groups to try; without one that decides no judge passes.
+
+    Raises:
+        UsageError: no judge, an unknown group, or other wrong arguments.
+        InputError: see `read_answers`.
+        StoppedEarlyError: a cap; call again to go on. The audit is written when it is whole.
+    """
+    options = options or Options()
+    judges = tuple(dict.fromkeys(judges))
+    if not judges or not answers:
+        raise UsageError("give at least one --judge and one of --answers")
+    if limit < 1:
+        raise UsageError("--limit counts from 1")
+    if PREFIX in judges:
+        raise UsageError("lift:MODEL needs a model, for instance lift:local")
+    unknown = [g for g in groups if g not in GROUPS]
+    if unknown:
+        raise UsageError(f"there is no group {unknown[0]!r}; the groups are {', '.join(GROUPS)}")
+    material = read_answers(answers, language)
+    found, spoken = material.answers, material.language
+    rubric = rubric_hash(spoken, material.rubrics)
+    sampling = seeded(JUDGE_SAMPLING, seed)
+    manifest = new_manifest(
+        "audit",
+        {"judge": judges},
+        spoken,
+        seed=seed,
+        sampling={"judge": sampling.to_dict()},
+        arguments={
+            "answers": [str(path) for path in answers],
+            "language": language,
+            "limit": limit,
+            "groups": list(groups),
+            "cwd": str(Path.cwd()),
+        },
+        rubric_hash=rubric,
+        made_from=(found.hash,),
+        notes=tuple(_notes(found, spoken)),
+    )
+    cases = build_cases(
+        choose(found.answers, limit, seed), found.answers, spoken, groups=groups, seed=seed
+    )
+    async with open_run(out, manifest, options, registry=registry) as run:
+        rows = await ask_cases(
+            run.client,
+            judges,
+            cases,
+            cast=found.cast,
+            rubrics=rubric_set(spoken, material.rubrics),
+            language=spoken,
+            sampling=sampling,
+            window=options.window,
+            watcher=options.watcher,
+        )
+        left_out = tuple(found.left_out)
+        if run.dry:
+            return Audited(out, (), (), left_out, run.plan)
+        audits = tuple(
+            judge_audit(
+                judge,
+                rows,
+                language=spoken,
+                rubric_hash=rubric,
+                answers_hash=found.hash,
+                groups=groups,
+                seed=seed,
+            )
+            for judge in judges
+        )
+        if not options.replay:
+            write_results(rows, out / AUDIT_ROWS)
+            whole = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
+            write_atomically(out / AUDITS, whole + "\n")
+        return Audited(out, audits, tuple(rows), left_out, None)
+
+
+def _notes(found: Answers, language: Language) -> list[str]:
+    """What was left out, file by file, in plain words."""
+    words = load_words(language)["left_out"]
+    by_file: dict[str, Counter[str]] = {}
+    for left in found.left_out:
+        by_file.setdefault(left.path, Counter())[left.cause] += 1
+    notes = [
+        words["summary"].format(
+            n=causes.total(),
+            source=path,
+            causes=", ".join(f"{words[cause]} {n}" for cause, n in sorted(causes.items())),
+        )
+        for path, causes in by_file.items()
+    ]
+    notes += [words["no_profile"].format(name=n, source=path) for n, path in found.unknown]
+    return notes
