@@ -1,0 +1,267 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from personae.errors import InputError
+from personae.judging.people import HumanAgreement, MetricAgreement, agree
+from personae.records import Failure, ResultRow, Task
+
+EA, TC = Task.EXPECTED_ACTION, Task.TOXICITY_CONTROL
+HEADER = "unit_id,rater,metric,score"
+
+
+def row(
+    unit: str,
+    score: int | None,
+    *,
+    persona: str = "ada",
+    judge: str = "j1",
+    model: str = "m",
+    task: Task = EA,
+    lift: float | None = None,
+) -> ResultRow:
+    return ResultRow(
+        unit_id=unit,
+        model=model,
+        persona=persona,
+        task=task,
+        question_id=f"q-{unit}",
+        question="What now?",
+        answer="An answer.",
+        judge=judge,
+        score=score,
+        failure=Failure(cause="unparsable") if score is None and lift is None else None,
+        justification="Because.",
+        lift=lift,
+        refusal=False,
+    )
+
+
+def csv_file(folder: Path, *lines: str, header: str = HEADER) -> Path:
+    path = folder / "ratings.csv"
+    path.write_text("\n".join([header, *lines]) + "\n", encoding="utf-8")
+    return path
+
+
+def first(found: HumanAgreement, **wanted: object) -> MetricAgreement:
+    return next(
+        m for m in found.metrics if all(getattr(m, name) == value for name, value in wanted.items())
+    )
+
+
+def test_judges_and_people_are_correlated_as_scipy_does(tmp_path: Path) -> None:
+    numbers = random.Random(3)
+    rows, lines, judged, human = [], [], [], []
+    for i in range(40):
+        scores = [numbers.randint(1, 5) for _ in range(2)]
+        rated = [min(5, max(1, scores[0] + numbers.randint(-1, 1))) for _ in range(2)]
+        rows += [row(f"u{i}", s, judge=f"j{j}", persona=f"p{i % 8}") for j, s in enumerate(scores)]
+        lines += [f"u{i},r{j},EA,{s}" for j, s in enumerate(rated)]
+        judged.append(sum(scores) / 2)
+        human.append(sum(rated) / 2)
+    found = agree(rows, csv_file(tmp_path, *lines))
+    (metric,) = found.metrics
+    assert (metric.metric, metric.task, metric.model) == ("Expected Action", EA, None)
+    assert (metric.units, metric.unscored, found.ratings) == (40, 0, 80)
+    for ours, theirs in (
+        (metric.spearman, stats.spearmanr(judged, human)),
+        (metric.kendall, stats.kendalltau(judged, human)),
+        (metric.pearson, stats.pearsonr(judged, human)),
+    ):
+        assert ours.value == pytest.approx(theirs.statistic)
+        assert ours.low is not None
+        assert ours.high is not None
+        assert ours.low < theirs.statistic < ours.high
+
+
+def test_each_task_and_each_model_has_its_own_correlation(tmp_path: Path) -> None:
+    rows, lines = [], []
+    for model, sign in (("a", 1), ("b", -1)):
+        for task in (EA, TC):
+            for score in (1, 2, 4):
+                unit = f"{model}-{task.short}-{score}"
+                rows.append(row(unit, score, model=model, task=task))
+                lines.append(f"{unit},r1,{task.slug},{sign * score}")
+    found = agree(rows, csv_file(tmp_path, *lines))
+    assert [(m.metric, m.model) for m in found.metrics] == [
+        (task.value, model) for task in (EA, TC) for model in (None, "a", "b")
+    ]
+    assert first(found, metric=EA.value, model="a").spearman.value == pytest.approx(1)
+    assert first(found, metric=EA.value, model="b").spearman.value == pytest.approx(-1)
+    assert first(found, metric=EA.value, model="b").units == 3
+
+
+def test_a_metric_of_the_raters_own_is_taken_over_all_tasks_and_for_each(tmp_path: Path) -> None:
+    rows = [row(f"e{s}", s) for s in (1, 2, 3)] + [row(f"t{s}", s, task=TC) for s in (1, 2, 3)]
+    lines = [f"e{s},r1,Overall,{s}" for s in (1, 2, 3)]
+    lines += [f"t{s},r1,overall,{4 - s}" for s in (1, 2, 3)]
+    found = agree(rows, csv_file(tmp_path, *lines))
+    assert [(m.metric, m.task, m.units) for m in found.metrics] == [
+        ("Overall", None, 6),
+        ("Overall", EA, 3),
+        ("Overall", TC, 3),
+    ]
+    assert [m.spearman.value for m in found.metrics] == pytest.approx([0, 1, -1])
+
+
+def test_answers_that_the_panel_did_not_score_are_counted_not_compared(tmp_path: Path) -> None:
+    rows = [row("a", 1), row("b", 3), row("c", None), row("d", 5)]
+    found = agree(rows, csv_file(tmp_path, *[f"{u},r,EA,{i}" for i, u in enumerate("abcd")]))
+    assert (found.metrics[0].units, found.metrics[0].unscored) == (3, 1)
+    assert found.metrics[0].pearson.value == pytest.approx(stats.pearsonr([1, 3, 5], [0, 1, 3])[0])
+
+
+def test_without_any_score_there_is_no_correlation(tmp_path: Path) -> None:
+    found = agree([row("a", None), row("b", None)], csv_file(tmp_path, "a,r,EA,1", "b,r,EA,2"))
+    assert (found.metrics[0].units, found.metrics[0].unscored) == (0, 2)
+    assert found.metrics[0].spearman.value is None
+    assert found.disputes == ()
+
+
+def test_lift_is_compared_with_people_too(tmp_path: Path) -> None:
+    rows = [
+        row(u, None, judge="lift:x", lift=v) for u, v in zip("abc", (0.1, 0.2, 0.9), strict=True)
+    ]
+    found = agree(rows, csv_file(tmp_path, "a,r,EA,1", "b,r,EA,3", "c,r,EA,2"))
+    (metric,) = found.metrics
+    assert (metric.measure, metric.units) == ("lift", 3)
+    assert metric.spearman.value == pytest.approx(0.5)
+
+
+def test_raters_agree_by_krippendorffs_alpha(tmp_path: Path) -> None:
+    rows = [row(u, 3, persona=u) for u in "abc"]
+    lines = [f"{u},{r},EA,{s}" for u, s in zip("abc", (1, 2, 5), strict=True) for r in ("x", "y")]
+    (raters,) = agree(rows, csv_file(tmp_path, *lines)).raters
+    assert (raters.metric, raters.raters, raters.reason) == ("Expected Action", 2, None)
+    assert raters.agreement is not None
+    assert (raters.agreement.alpha, raters.agreement.units) == (1, 3)
+
+
+@pytest.mark.parametrize(
+    ("lines", "reason"),
+    [
+        (["a,x,EA,1", "b,x,EA,2"], "one rater"),
+        (["a,x,EA,1", "b,y,EA,2"], "no answer has two ratings"),
+        (["a,x,EA,4", "a,y,EA,4"], "all ratings are the same"),
+    ],
+)
+def test_where_raters_cannot_be_compared_the_reason_stands(
+    tmp_path: Path, lines: list[str], reason: str
+) -> None:
+    (raters,) = agree([row("a", 3), row("b", 4)], csv_file(tmp_path, *lines)).raters
+    assert raters.reason == reason
+    assert raters.agreement is None or raters.agreement.alpha is None
+
+
+def test_the_ten_largest_differences_are_found_whatever_the_scale(tmp_path: Path) -> None:
+    # judges and people agree on all but u0, where the judge gives the top and people the bottom
+    rows = [row("u0", 5)] + [row(f"u{i}", 1 + i % 5) for i in range(1, 15)]
+    lines = ["u0,r,EA,0"] + [f"u{i},r,EA,{25 * (i % 5)}" for i in range(1, 15)]
+    disputes = agree(rows, csv_file(tmp_path, *lines)).disputes
+    assert len(disputes) == 10
+    assert disputes[0].answer.unit_id == "u0"
+    assert (disputes[0].answer.score, disputes[0].human_score) == (5, 0)
+    assert disputes[0].ratings == {"r": 0}
+    assert disputes[0].answer.verdicts[0].justification == "Because."
+    assert disputes[0].difference > 2.5
+    sizes = [abs(d.difference) for d in disputes]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+def test_a_difference_is_one_of_standardised_scores(tmp_path: Path) -> None:
+    # judges 1, 3: -1 and +1; people 10, 20: -1 and +1; so no difference at all
+    disputes = agree([row("a", 1), row("b", 3)], csv_file(tmp_path, "a,r,EA,10", "b,r,EA,20"))
+    assert [d.difference for d in disputes.disputes] == pytest.approx([0, 0])
+
+
+def test_a_file_from_a_spreadsheet_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "ratings.csv"
+    text = (
+        'score,metric,rater,unit_id\r\n4,"Expected Action","Lee, Ann",a\r\n\r\n 3.5 ,EA,bo, a \r\n'
+    )
+    path.write_bytes(b"\xef\xbb\xbf" + text.encode())
+    found = agree([row("a", 3), row("b", 4)], path)
+    assert found.ratings == 2
+    assert found.raters[0].raters == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "says"),
+    [
+        ("", "", "is empty.*first line must be unit_id,rater,metric,score"),
+        (HEADER, "", "holds no ratings"),
+        ("unit_id;rater;metric;score\na;r;EA;4", "line 1", "the columns are"),
+        ("unit,rater,metric,score\na,r,EA,4", "line 1", "first line must be"),
+        ("a,r,EA,4", "line 1", "the columns are 'a,r,EA,4'"),
+        (f"{HEADER}\na,r,EA,4\nz,r,EA,4", "line 3", "unit id 'z'.*'a' for one"),
+        (f"{HEADER}\na,r,EA,good", "line 2", "'good' is not a number"),
+        (f"{HEADER}\na,r,EA,", "line 2", "'' is not a number.*leave the line out"),
+        (f"{HEADER}\na,r,EA,nan", "line 2", "'nan' is not a number"),
+        (f"{HEADER}\na,r,EA,1e999", "line 2", "is not a number"),
+        (f"{HEADER}\na,r,EA,1_0", "line 2", "is not a number"),
+        (f"{HEADER}\na,r,EA,4,5", "line 2", "5 cells where the header has 4.*point"),
+        (f"{HEADER}\na,r,EA,4\na,r,expected_action,5", "line 3", "a second time"),
+        (f"{HEADER}\na,,EA,4", "line 2", "the rater is empty"),
+        (f"{HEADER}\na,r,,4", "line 2", "the metric is empty"),
+        (f"{HEADER}\na,r,TC,4", "line 2", "Toxicity Control but.*Expected Action"),
+        (f'{HEADER}\na,r,"EA"x,4', "line 2", "not CSV"),
+        (f'{HEADER}\na,r,"EA,4', "line 2", "not CSV"),
+        (f"{HEADER}\n{'x' * 200_000},r,EA,4", "line 2", "not CSV"),
+        (f"{HEADER}\n{'x' * 300},r,EA,4", "line 2", r"'x{57}\.\.\.'"),
+    ],
+)
+def test_a_bad_file_is_named_with_line_and_mend(
+    tmp_path: Path, text: str, place: str, says: str
+) -> None:
+    path = tmp_path / "ratings.csv"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(InputError, match=says) as caught:
+        agree([row("a", 3), row("b", 4)], path)
+    assert caught.value.place == place
+    assert caught.value.path == path
+    assert caught.value.mend
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("noise", [b"\xff\xfe" + HEADER.encode("utf-16-le"), b"PK\x03\x04\0\0\x80"])
+def test_bytes_that_are_no_text_are_an_error_that_names_the_file(
+    tmp_path: Path, noise: bytes
+) -> None:
+    path = tmp_path / "ratings.csv"
+    path.write_bytes(noise)
+    with pytest.raises(InputError, match=r"ratings\.csv"):
+        agree([row("a", 3)], path)
+
+
+def test_a_file_that_is_not_there_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no such file"):
+        agree([row("a", 3)], tmp_path / "none.csv")
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet=st.sampled_from('a,r"EA4\n\r; \0é'), max_size=40))
+def test_whatever_the_file_holds_the_error_is_ours(
+    tmp_path_factory: pytest.TempPathFactory, text: str
+) -> None:
+    path = tmp_path_factory.mktemp("noise") / "ratings.csv"
+    path.write_bytes(f"{HEADER}\n{text}".encode())
+    try:
+        found = agree([row("a", 3)], path)
+    except InputError as error:
+        named = error.path
+    else:
+        named = path
+        assert found.ratings >= 1
+    assert named == path
+
+
+def test_the_findings_survive_a_round_trip_through_json(tmp_path: Path) -> None:
+    rows = [row("a", 1), row("b", 3), row("c", 5)]
+    found = agree(rows, csv_file(tmp_path, "a,r,EA,1", "b,r,EA,5", "c,s,EA,4"))
+    assert HumanAgreement.from_dict(found.to_dict()) == found
