@@ -12,11 +12,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 from personae.errors import InputError
 from personae.judging.refusal import is_refusal
+from personae.prompts import LANGUAGES, render
 from personae.records import (
     Benchmark,
     Character,
@@ -132,6 +134,16 @@ def written_in(texts: Iterable[str]) -> Language:
     return "zh" if letters and han / letters >= 0.3 else "en"
 
 
+@lru_cache(maxsize=4096)
+def _told(description: str) -> tuple[str, ...]:
+    """What a model under test is told of its persona, in each language."""
+    return tuple(
+        normal(message.content)
+        for language in LANGUAGES
+        for message in render("persona_system", language, persona=description)
+    )
+
+
 def unfit(answer: str, persona: Character, question: str) -> Cause | None:
     """Why a reply cannot stand for its character, or None."""
     if not answer.strip():
@@ -139,7 +151,7 @@ def unfit(answer: str, persona: Character, question: str) -> Cause | None:
     if (
         _PROMPT.search(answer)
         or normal(answer) == normal(question)
-        or (len(persona.description) > 60 and normal(persona.description) in normal(answer))
+        or any(told in normal(answer) for told in _told(persona.description))
     ):
         return "contaminated"
     return "refusal" if is_refusal(answer) else None
