@@ -78,7 +78,7 @@ def test_the_warning_stands_before_the_scores_and_they_before_the_worst_answers(
 def test_a_judge_that_failed_its_audit_is_named_with_what_it_failed():
     page = Page(render(make_data(judges=("j/one",), states=("failed",))))
     assert "a judge that failed its audit: do not act on them" in page.text
-    assert "j/one failed its audit in: a refusal (AUC 0.58)." in page.text
+    assert "j/one failed its audit in: a refusal (AUC 0.58, n = 40)." in page.text
 
 
 def test_the_page_says_when_the_judge_passed_and_warns_of_nothing():

@@ -39,8 +39,16 @@ def test_the_terminal_shows_interval_and_missing_rate_beside_the_mean():
     e = data.models[0].tasks["Expected Action"]
     assert f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}] (missing {e.missing:.1%})" in text
     e = data.models[0].persona_score
-    for part in (f"{e.mean:.2f}", f"[{e.low:.2f}, {e.high:.2f}]", f"missing {e.missing:.1%}"):
-        assert part in text
+    assert f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}] (missing {e.missing:.1%})" in text
+
+
+def test_in_a_narrow_terminal_models_stand_below_each_other_and_nothing_is_lost():
+    data = make_data(models=("a/one", "b/two", "c/three"))
+    text = printed(data, width=80)
+    for scores in data.models:
+        e = scores.persona_score
+        assert f"{e.mean:.2f} [{e.low:.2f}, {e.high:.2f}] (missing {e.missing:.1%})" in text
+        assert scores.model in text
 
 
 def test_the_terminal_speaks_chinese():

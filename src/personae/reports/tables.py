@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from personae.errors import InputError
 from personae.records import Estimate, Language
 from personae.reports.data import ReportData, Unit, group_units
-from personae.reports.html import model_lines, ordered_tasks, worst_units
+from personae.reports.html import ModelLine, model_lines, ordered_tasks, worst_units
 from personae.reports.language import Words, clean, one_line
 
 if TYPE_CHECKING:
@@ -22,17 +22,15 @@ _STYLES = {"passed": "green", "failed": "red", "none": "yellow", "mixed": "yello
 _TERMINAL_WORST = 3
 
 
-def _mean(words: Words, e: Estimate | None, *, signed: bool = False, lines: bool = False) -> str:
+def _mean(words: Words, e: Estimate | None, *, signed: bool = False) -> str:
     """Mean, interval and missing rate in one cell; the missing rate is never left out."""
     if e is None:
         return "–"
     missing = words("missing_short", share=words.share(e.missing))
     if e.mean is None:
-        parts = [words("no_score"), missing]
-    else:
-        mean = words.signed(e.mean) if signed else words.number(e.mean)
-        parts = [mean, words.interval(e, signed=signed), missing]
-    return "\n".join(parts) if lines else " ".join([*parts[:-1], f"({missing})"])
+        return f"{words('no_score')} ({missing})"
+    mean = words.signed(e.mean) if signed else words.number(e.mean)
+    return f"{mean} {words.interval(e, signed=signed)} ({missing})"
 
 
 def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
@@ -51,6 +49,28 @@ def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -
     return table
 
 
+def _scores(data: ReportData, words: Words, models: Sequence[ModelLine]) -> Table:
+    """A column per model: names of models are long, and there are few of them."""
+    rows: list[tuple[str, list[str]]] = [
+        (words("persona_score"), [_mean(words, m.scores.persona_score) for m in models]),
+        *(
+            (words.known("tasks", t), [_mean(words, m.scores.tasks.get(t)) for m in models])
+            for t in ordered_tasks(data)
+        ),
+        (words("personas"), [words.count(m.scores.persona_score.n) for m in models]),
+        (words("answers"), [words.count(m.scores.n_answers) for m in models]),
+        (words("refusals"), [words.share(m.scores.refusal_rate) for m in models]),
+        (words("lift"), [_mean(words, m.scores.lift, signed=True) for m in models]),
+        (
+            words("tokens_in_out"),
+            [f"{words.count(m.tokens_in)} / {words.count(m.tokens_out)}" for m in models],
+        ),
+        (words("cost"), [words.usd(m.usd) for m in models]),
+        (words("time"), [words.duration(m.seconds) for m in models]),
+    ]
+    return _table(["", *(m.scores.model for m in models)], [(name, *cells) for name, cells in rows])
+
+
 def print_report(data: ReportData, console: Console, language: Language = "en") -> None:
     """Print the report's essence: the warning, the scores, the worst answers, what failed."""
     from rich.panel import Panel
@@ -66,32 +86,12 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
             lines.extend(Text(f"  {one_line(reason, 200)}") for reason in audit.reasons)
     console.print(Panel(Text("\n").join(lines), border_style=style))
 
-    rows = [
-        (
-            line.scores.model,
-            _mean(words, line.scores.persona_score, lines=True),
-            str(line.scores.persona_score.n),
-            words.count(line.scores.n_answers),
-            words.share(line.scores.refusal_rate),
-            _mean(words, line.scores.lift, signed=True, lines=True),
-            f"{words.count(line.tokens_in)}\n{words.count(line.tokens_out)}",
-            words.usd(line.usd),
-        )
-        for line in model_lines(data)
-    ]
-    heads = ("model", "persona_score", "personas", "answers", "refusals", "lift")
-    console.print(_table([*map(words, heads), words("tokens_in_out"), words("cost")], rows))
+    lines_of_models = model_lines(data)
+    at_once = max(1, (console.width - 24) // 38)
+    for start in range(0, len(lines_of_models), at_once):
+        console.print(_scores(data, words, lines_of_models[start : start + at_once]))
     if any(scores.lift is not None for scores in data.models):
         console.print(Text(words("lift_is")))
-    console.print(
-        _table(
-            [words("task"), *(scores.model for scores in data.models)],
-            [
-                [words.known("tasks", t), *(_mean(words, s.tasks.get(t)) for s in data.models)]
-                for t in ordered_tasks(data)
-            ],
-        )
-    )
     if data.paired:
         console.print(
             _table(
