@@ -291,7 +291,14 @@ async def test_an_answer_that_cannot_be_had_is_missing_and_never_judged(tmp_path
 
     registry = Registry()
     registry.register("shy", lambda _id: ScriptedModel(shy))
-    done = await evaluate_benchmark(bench, tmp_path / "run", ["shy:x"], [GYM], registry=registry)
+    done = await evaluate_benchmark(
+        bench,
+        tmp_path / "run",
+        ["shy:x"],
+        [GYM],
+        registry=registry,
+        options=Options(retry_delay=0.001),
+    )
     missing = [r for r in done.rows if r.score is None]
     assert len(missing) == 10
     for row in missing:

@@ -176,7 +176,7 @@ def test_a_reply_over_the_cap_is_refused_unread() -> None:
 def test_the_reason_names_the_place_and_is_fit_for_a_repair() -> None:
     with pytest.raises(MalformedReplyError, match=r"^score: 9 is greater than the maximum of 5$"):
         parse_structured('{"justification": "x", "score": 9}', VERDICT)
-    with pytest.raises(MalformedReplyError, match="'score' is a required property"):
+    with pytest.raises(MalformedReplyError, match='"score" is a required property'):
         parse_structured('{"justification": "x"}', VERDICT)
 
 

@@ -114,6 +114,7 @@ async def evaluate(
     """Every question answered by every model under test, every answer seen by every judge."""
     rubrics = rubric_set(benchmark.language, benchmark.rubrics)
     people = {p.id: p for p in benchmark.personas}
+    questions = {q.id: q for q in benchmark.questions}
     seats = panel(plan.judges)
     units = [(m, q) for q in limited(benchmark, plan.limit) for m in plan.models]
 
@@ -149,22 +150,37 @@ async def evaluate(
                 row.model_copy(update={"judge": judge, "repeat": repeat, "failure": nothing})
                 for judge, repeat in seats
             ]
+        # One prompt for the whole panel: judges differ in who reads it, not in what they read.
+        asked = verdict_call(
+            "the panel",
+            rubrics,
+            person,
+            question,
+            answer,
+            language=benchmark.language,
+            sampling=plan.judge_sampling,
+            exemplars=plan.exemplars,
+            meta={"unit": row.unit_id},
+        )
         return list(
-            await asyncio.gather(*(judged(row, answer, person, question, *s) for s in seats))
+            await asyncio.gather(
+                *(
+                    judged(row.model_copy(update={"judge": judge, "repeat": repeat}), asked)
+                    for judge, repeat in seats
+                )
+            )
         )
 
-    async def judged(
-        row: ResultRow, answer: str, person: Character, question: Question, judge: str, repeat: int
-    ) -> ResultRow:
-        row = row.model_copy(update={"judge": judge, "repeat": repeat})
-        if is_lift(judge):
+    async def judged(row: ResultRow, asked: Call) -> ResultRow:
+        question = questions[row.question_id]
+        if is_lift(row.judge):
             lift, failure = await persona_lift(
                 model,
-                judge,
-                person,
+                row.judge,
+                people[row.persona],
                 benchmark.personas,
                 question,
-                answer,
+                row.answer or "",
                 language=benchmark.language,
                 unit=row.unit_id,
             )
@@ -173,20 +189,7 @@ async def evaluate(
             # Judged without, its score would not mean what its neighbours' scores mean.
             lacking = Failure(cause="no_exemplars", detail="the question's exemplars failed")
             return row.model_copy(update={"failure": lacking})
-        reply = await model.ask(
-            verdict_call(
-                judge,
-                rubrics,
-                person,
-                question,
-                answer,
-                language=benchmark.language,
-                sampling=plan.judge_sampling,
-                exemplars=plan.exemplars,
-                repeat=repeat,
-                meta={"unit": row.unit_id},
-            )
-        )
+        reply = await model.ask(asked.model_copy(update={"model": row.judge, "repeat": row.repeat}))
         if not reply.ok:
             return row.model_copy(update={"failure": reply.failure})
         return row.model_copy(

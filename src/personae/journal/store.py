@@ -19,10 +19,11 @@ import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic_core import PydanticSerializationError
 
 from personae.errors import JournalError
-from personae.records import Call, Failure, Reply
+from personae.records import Call, Failure, Record, Reply
 
 APPLICATION_ID = 0x5045_5253  # "PERS"
 VERSION = 1
@@ -112,17 +113,21 @@ class FailureLine:
     count: int
 
 
-def _pack(value: Any) -> bytes:
-    return zlib.compress(
-        json.dumps(value, ensure_ascii=False, separators=(",", ":")).encode(
-            "utf-8", "surrogatepass"
-        ),
-        1,
-    )
+def _pack(record: Record) -> bytes:
+    try:
+        text = record.model_dump_json(by_alias=True).encode()
+    except PydanticSerializationError:  # half of a surrogate pair: JSON can escape it, UTF-8 not
+        text = json.dumps(record.to_dict(), separators=(",", ":")).encode()
+    return zlib.compress(text, 1)
 
 
-def _unpack(blob: bytes) -> Any:
-    return json.loads(zlib.decompress(blob).decode("utf-8", "surrogatepass"))
+def _call(blob: bytes) -> Call:
+    return Call.model_validate(json.loads(zlib.decompress(blob)))
+
+
+def _reply(blob: bytes) -> Reply:
+    # Not model_validate_json: it refuses escaped halves of surrogate pairs.
+    return Reply.model_validate(json.loads(zlib.decompress(blob)))
 
 
 @dataclass
@@ -242,7 +247,7 @@ class Journal:
             row = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
             raise self._explain(error) from None
-        return None if row is None else Reply.model_validate(_unpack(row[0]))
+        return None if row is None else _reply(row[0])
 
     def __len__(self) -> int:
         (count,) = self._db.execute("SELECT count(*) FROM replies").fetchone()
@@ -253,7 +258,7 @@ class Journal:
         where, values = ("WHERE role = ?", (role,)) if role is not None else ("", ())
         rows = self._db.execute(f"SELECT call, reply FROM replies {where} ORDER BY id", values)  # noqa: S608
         for call, reply in rows:
-            yield Call.model_validate(_unpack(call)), Reply.model_validate(_unpack(reply))
+            yield _call(call), _reply(reply)
 
     def usage(self) -> list[UsageLine]:
         """What was spent, by role and model."""
@@ -362,10 +367,7 @@ class Journal:
     ) -> list[Reply | BaseException | None]:
         now = time.time()
         packed = [
-            (_pack(job.call.to_dict()), _pack(job.reply.to_dict()))
-            if isinstance(job, _Put)
-            else None
-            for job in jobs
+            (_pack(job.call), _pack(job.reply)) if isinstance(job, _Put) else None for job in jobs
         ]
         results: list[Reply | BaseException | None] = []
         db.execute("BEGIN IMMEDIATE")
@@ -376,7 +378,7 @@ class Journal:
             else:
                 for key in job.keys:
                     row = db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
-                    reply = {**_unpack(row[0]), "failure": job.failure.to_dict()}
+                    reply = _reply(row[0]).model_copy(update={"failure": job.failure})
                     db.execute(
                         "UPDATE replies SET failed = ?, reply = ? WHERE key = ?",
                         (job.failure.cause, _pack(reply), key),
@@ -403,7 +405,7 @@ class Journal:
             return job.reply
         # Another process answered the same call first: its reply is the one that others built on.
         (blob,) = db.execute("SELECT reply FROM replies WHERE key = ?", (job.key,)).fetchone()
-        return Reply.model_validate(_unpack(blob))
+        return _reply(blob)
 
     def _save_counters(self, db: sqlite3.Connection, now: float) -> None:
         c = self.counters

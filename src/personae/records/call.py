@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
+from pydantic_core import PydanticSerializationError
 
-from personae.records.base import Record, canonical_json, content_hash
+from personae.records.base import Record, canonical_json
 
 JSON = Any
 
@@ -70,11 +73,23 @@ class Call(Record):
             raise ValueError("a score call's last message must be the assistant's")
         return self
 
+    def content(self) -> bytes:
+        """All that decides the reply, and nothing else (not `meta`), as JSON in UTF-8.
+
+        Fields stand in the order of their declaration, a schema's keys in their own: models do
+        read that order.
+        """
+        try:
+            text = self.model_dump_json(by_alias=True, exclude={"meta"})
+            return text.encode()
+        except PydanticSerializationError:  # half of a surrogate pair, which UTF-8 cannot hold
+            content = self.to_dict()
+            del content["meta"]
+            return json.dumps(content, separators=(",", ":")).encode()
+
     def key(self) -> bytes:
-        """The 32-byte content key: all that decides the reply, and nothing else."""
-        content = self.to_dict()
-        del content["meta"]
-        return bytes.fromhex(content_hash(content))
+        """The 32-byte content key: SHA-256 of the content."""
+        return hashlib.sha256(self.content()).digest()
 
 
 class Usage(Record):

@@ -40,11 +40,9 @@ def _no_constant(name: str) -> Any:
 
 @lru_cache(maxsize=256)
 def _validator(body: str) -> Any:
-    from jsonschema import Draft202012Validator
+    import jsonschema_rs
 
-    schema = json.loads(body)
-    Draft202012Validator.check_schema(schema)
-    return Draft202012Validator(schema)
+    return jsonschema_rs.Draft202012Validator(json.loads(body)["body"])
 
 
 def parse_structured(text: str, schema: ReplySchema) -> Any:
@@ -83,7 +81,14 @@ def check_value(value: Any, schema: ReplySchema) -> None:
     Raises:
         MalformedReplyError: the value breaks the schema.
     """
-    error = next(_validator(canonical_json(schema.body)).iter_errors(value), None)
+    error = next(_validator(_schema_text(schema)).iter_errors(value), None)
     if error is not None:
-        place = "/".join(str(p) for p in error.absolute_path) or "the value"
-        raise MalformedReplyError(f"{place}: {error.message[:300]}")
+        place = "/".join(str(p) for p in error.instance_path) or "the value"
+        # The library shortens long lists; whoever repairs the reply needs to see the choices.
+        options = getattr(error.kind, "options", None)
+        message = f"not one of {options}" if options else error.message
+        raise MalformedReplyError(f"{place}: {message[:300]}")
+
+
+def _schema_text(schema: ReplySchema) -> str:
+    return schema.model_dump_json(include={"body"})
