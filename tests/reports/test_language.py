@@ -5,6 +5,7 @@ import string
 
 import pytest
 
+from personae.judging.audit import GROUPS, THRESHOLDS
 from personae.judging.scores import judge_agreement
 from personae.records import Estimate, Task
 from personae.reports.language import Words, clean, flatten, load_strings
@@ -65,6 +66,11 @@ def test_every_reason_for_no_agreement_is_known():
     assert {f"agreement_reason.{reason}" for reason in reasons} <= set(EN)
 
 
+def test_every_group_and_threshold_of_an_audit_has_a_name():
+    names = {f"groups.{group}" for group in GROUPS} | {f"threshold.{name}" for name in THRESHOLDS}
+    assert names <= set(EN)
+
+
 def test_unknown_is_never_written_as_zero():
     words = Words("en")
     for shown in (
@@ -80,6 +86,11 @@ def test_a_share_that_is_not_zero_never_reads_as_zero_nor_one_that_is_not_all_as
     assert words.share(0.00001) == "<0.1%"
     assert words.share(0.99999) == "99.9%"
     assert (words.share(0.0), words.share(1.0)) == ("0.0%", "100.0%")
+
+
+def test_a_difference_of_nothing_has_no_sign():
+    words = Words("en")
+    assert [words.signed(v) for v in (-0.001, 0.0, 0.2, -0.2)] == ["0.00", "0.00", "+0.20", "−0.20"]
 
 
 def test_below_two_personas_the_words_stand_where_the_interval_would():

@@ -91,7 +91,10 @@ class Words:
 
     def signed(self, value: float | None) -> str:
         """A figure with its sign and a real minus."""
-        return self("unknown") if value is None else f"{value:+.2f}".replace("-", "\u2212")
+        if value is None:
+            return self("unknown")
+        shown = f"{value:+.2f}"
+        return "0.00" if shown.strip("+-") == "0.00" else shown.replace("-", "\u2212")
 
     def share(self, value: float | None) -> str:
         """A share as per cent; a share that is not zero never reads as zero."""
