@@ -5,6 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# A slow machine is not a failing test.
+settings.register_profile("personae", deadline=None)
+settings.load_profile("personae")
 
 ROOT = Path(__file__).resolve().parent.parent
 ABSENT = "shared data absent:"
