@@ -329,7 +329,7 @@ async def evaluate_benchmark(
             )
         except StoppedEarlyError:
             with contextlib.suppress(InputError):  # the stop itself is what the user must hear of
-                await _partial_results(run, bench, plan)
+                await partial_results(run, bench, plan)
             raise
         if not run.dry and not options.replay:
             write_results(rows, out / RESULTS)
@@ -372,7 +372,7 @@ def _check_eval(
             raise UsageError("lift:MODEL needs a model, for instance lift:local")
 
 
-async def _partial_results(run: Run, bench: Benchmark, plan: EvalPlan) -> None:
+async def partial_results(run: Run, bench: Benchmark, plan: EvalPlan) -> None:
     """What the journal holds, as results; what it lacks is marked `not_asked`."""
     journal = run.client.journal
     if journal is None or run.dry:

@@ -1,0 +1,167 @@
+"""The demo: two characters interviewed, judged, lifted and audited, all by one model.
+
+One character's questions are built live, and what a small examiner could not write is shown as a
+shortfall; the other's come from the benchmark file that ships with the package. Nothing else is
+canned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from pathlib import Path
+
+from personae.audit_stage import AUDIT_ROWS
+from personae.data import demo_file, load_environments
+from personae.errors import InputError, StoppedEarlyError
+from personae.interview.benchmark_file import read_benchmark, write_benchmark
+from personae.interview.build import (
+    EXAMINER_SAMPLING,
+    EXEMPLAR_SAMPLING,
+    BuildPlan,
+    build_benchmark,
+    write_exemplars,
+)
+from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan, evaluate
+from personae.interview.personas import read_personas
+from personae.judging.answers import answers_of_results
+from personae.judging.audit import WORSE, ask_cases, build_cases, choose, judge_audit
+from personae.judging.judge import JUDGE_SAMPLING
+from personae.judging.lift import PREFIX
+from personae.judging.rubrics import rubric_hash, rubric_set
+from personae.models.registry import Registry
+from personae.records import Benchmark, ResultRow
+from personae.records.files import write_atomically
+from personae.reports.gather import AUDITS
+from personae.session import BENCHMARK, RESULTS, Options, Run, new_manifest, open_run
+from personae.stages import Evaluated, partial_results, seeded, write_results
+
+AUDIT_GROUPS = (*WORSE, "order")
+ENVIRONMENTS_OFFERED = 12
+"""A small examiner chooses better, and much sooner, from twelve names than from 150."""
+SHORT = 160
+"""Tokens of an answer or an example: the demo has to end within minutes on two cores."""
+
+
+async def demo(
+    out: Path,
+    model: str = "local",
+    *,
+    seed: int = 0,
+    options: Options | None = None,
+    registry: Registry | None = None,
+) -> Evaluated:
+    """Two characters x five tasks x one question, by one model in every role (`personae demo`).
+
+    Raises:
+        StoppedEarlyError: a cap or Ctrl-C; call again to go on.
+        WeightsError: the embedded model's weights cannot be had.
+    """
+    options = options or Options()
+    with demo_file("demo_benchmark.jsonl") as path:
+        shipped = read_benchmark(path)
+    with demo_file("demo_personas.txt") as path:
+        people = read_personas(path)
+    pool = load_environments("en")
+    plan = BuildPlan(
+        examiner=model,
+        pool=pool[:: len(pool) // ENVIRONMENTS_OFFERED][:ENVIRONMENTS_OFFERED],
+        questions=1,
+        most_environments=2,
+        sampling=seeded(EXAMINER_SAMPLING, seed).model_copy(update={"max_tokens": SHORT}),
+    )
+    writer = seeded(EXEMPLAR_SAMPLING, seed).model_copy(update={"max_tokens": 5 * SHORT})
+    answering = seeded(ANSWER_SAMPLING, seed).model_copy(update={"max_tokens": SHORT})
+    judging = seeded(JUDGE_SAMPLING, seed).model_copy(update={"max_tokens": 2 * SHORT})
+    lift = PREFIX + model
+    manifest = new_manifest(
+        "demo",
+        {"model": [model], "judge": [model, lift], "examiner": [model], "exemplars": [model]},
+        seed=seed,
+        sampling={
+            "model": answering.to_dict(),
+            "judge": judging.to_dict(),
+            "examiner": plan.sampling.to_dict(),
+            "exemplars": writer.to_dict(),
+        },
+        arguments={"model": model, "cwd": str(Path.cwd())},
+        rubric_hash=rubric_hash("en"),
+        made_from=(shipped.hash,),
+        notes=(
+            f"{shipped.personas[0].description} - this character's questions and examples come "
+            "from the benchmark file that ships with the package (data/demo/demo_benchmark.jsonl); "
+            "everything else on this page was written by the model just now.",
+        ),
+    )
+    async with open_run(out, manifest, options, registry=registry) as run:
+        watcher = options.watcher
+        live = await build_benchmark(run.client, plan, people, watcher=watcher)
+        live = await write_exemplars(run.client, live, model, sampling=writer, watcher=watcher)
+        bench = _both(live, shipped)
+        run.manifest = run.manifest.model_copy(update={"benchmark_hash": bench.hash})
+        what = EvalPlan(
+            models=(model,), judges=(model, lift), sampling=answering, judge_sampling=judging
+        )
+        writing = not run.dry and not options.replay
+        if writing:
+            write_benchmark(bench, out / BENCHMARK)
+        try:
+            rows = await evaluate(run.client, bench, what, watcher=watcher)
+        except StoppedEarlyError:
+            with contextlib.suppress(InputError):
+                await partial_results(run, bench, what)
+            raise
+        if writing:
+            write_results(rows, out / RESULTS)
+        await _audit(run, bench, rows, what, seed)
+        return Evaluated(out, tuple(rows), run.plan)
+
+
+def _both(live: Benchmark, shipped: Benchmark) -> Benchmark:
+    """The characters of both, the shipped one last."""
+    return live.model_copy(
+        update={
+            "made_by": {**live.made_by, "shipped": shipped.personas[0].id},
+            "made_from": (shipped.hash,),
+            "environments": {**live.environments, **shipped.environments},
+            "personas": (*live.personas, *shipped.personas),
+            "questions": (*live.questions, *shipped.questions),
+        }
+    )
+
+
+async def _audit(
+    run: Run, bench: Benchmark, rows: list[ResultRow], plan: EvalPlan, seed: int
+) -> None:
+    """Both judges on the answers just given, against the groups that decide."""
+    found = answers_of_results(rows, bench, run.path / RESULTS)
+    own = choose(found.answers, len(found.answers), seed)
+    cases = build_cases(own, found.answers, "en", groups=AUDIT_GROUPS, seed=seed)
+    verdicts = await ask_cases(
+        run.client,
+        plan.judges,
+        cases,
+        cast=bench.personas,
+        rubrics=rubric_set("en"),
+        language="en",
+        sampling=plan.judge_sampling,
+        window=run.options.window,
+        watcher=run.options.watcher,
+    )
+    if run.dry or run.options.replay:
+        return
+    audits = [
+        judge_audit(
+            judge,
+            verdicts,
+            language="en",
+            rubric_hash=rubric_hash("en"),
+            answers_hash=found.hash,
+            groups=AUDIT_GROUPS,
+            seed=seed,
+        )
+        for judge in plan.judges
+    ]
+    write_results(verdicts, run.path / AUDIT_ROWS)
+    text = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
+    write_atomically(run.path / AUDITS, text + "\n")
