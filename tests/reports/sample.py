@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
+from functools import cache
+from typing import Any
 
 from personae.judging.scores import is_lift, judge_agreement, paired, score_models
 from personae.records import (
@@ -164,7 +166,14 @@ def make_audit(judge: str, verdict: str, language: Language = "en") -> Audit:
     )
 
 
-def make_data(
+def make_data(**wanted: Any) -> ReportData:
+    """Report data as `gather` fills it; the same records for the same wishes."""
+    if any(isinstance(value, list) for value in wanted.values()):
+        return _made(**wanted)
+    return _made_once(**wanted)
+
+
+def _made(
     *,
     language: Language = "en",
     people: int = 6,
@@ -176,7 +185,6 @@ def make_data(
     rows: Sequence[ResultRow] | None = None,
     benchmark: Benchmark | None = None,
 ) -> ReportData:
-    """Report data as `gather` fills it."""
     benchmark = benchmark or make_benchmark(language, people, questions)
     if rows is None:
         rows = make_rows(benchmark, models, judges, lost=lost)
@@ -230,3 +238,6 @@ def make_data(
                       cause="the examiner repeated itself"),
         ),
     )  # fmt: skip
+
+
+_made_once = cache(_made)

@@ -121,6 +121,10 @@ def test_the_missing_rate_stands_beside_every_mean():
             missing = f"{e.missing:.1%}"
             assert f"{shown} · missing {missing}" in page.text
             assert f"{shown} {e.n} {missing}" in page.text
+        assert scores.lift is not None
+        for lift in (scores.lift, *scores.lift_tasks.values()):
+            mean = f"{lift.mean:+.2f}".replace("-", "−")
+            assert re.search(rf"{re.escape(mean)} (\[.*?\] )?missing {lift.missing:.1%}", page.text)
 
 
 def test_nothing_scored_is_no_zero():
