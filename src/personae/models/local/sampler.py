@@ -1,0 +1,100 @@
+"""Sampling with llama.cpp's server in process (xllamacpp): continuous batching, prefix cache, LoRA."""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from personae.models.local.worker import RequestError
+
+_PROMPT_CACHE_MB = 256
+_WAITING = 4  # threads per slot: a slot that falls free finds the next request at once
+
+
+class Sampler:
+    """Runs in the worker process.
+
+    Args:
+        config: `path`, `context` (tokens of one slot), `slots`, `threads`, `adapters` (paths of GGUF
+            LoRA files; a request names them by their place in this list).
+    """
+
+    def __init__(self, config: dict[str, Any]) -> None:
+        import secrets
+
+        import xllamacpp
+
+        parameters = xllamacpp.CommonParams()
+        parameters.model.path = config["path"]
+        parameters.n_parallel = config["slots"]
+        parameters.n_ctx = config["slots"] * config["context"]
+        parameters.cpuparams.n_threads = config["threads"]
+        parameters.cpuparams_batch.n_threads = config["threads"]
+        parameters.cache_ram_mib = _PROMPT_CACHE_MB
+        parameters.ui = False
+        parameters.endpoint_slots = False
+        # The library always listens on a port of 127.0.0.1; nobody learns this key, us included.
+        parameters.api_keys = [secrets.token_hex(32)]
+        self._adapters = len(config["adapters"])
+        if self._adapters:
+            parameters.lora_adapters = [
+                xllamacpp.CommonAdapterLoraInfo(path, 1.0) for path in config["adapters"]
+            ]
+            parameters.lora_init_without_apply = True
+        self._server = xllamacpp.Server(parameters)
+        self._pool = ThreadPoolExecutor(max_workers=config["slots"] * _WAITING)
+        self._lock = threading.Lock()
+        self._dropped: set[int] = set()
+        self._queued: set[int] = set()
+        self.info = {"slots": config["slots"], "context": config["context"]}
+
+    def submit(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+        """See `worker.Engine`."""
+        with self._lock:
+            self._queued.add(request["id"])
+        self._pool.submit(self._answer, request, answer)
+
+    def cancel(self, number: int) -> None:
+        """Drop a request that has not begun; one under way runs to its bounded end."""
+        with self._lock:
+            if number in self._queued:
+                self._dropped.add(number)
+
+    def _answer(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+        number = request["id"]
+        with self._lock:
+            self._queued.discard(number)
+            if number in self._dropped:
+                self._dropped.discard(number)
+                return
+        try:
+            answer({"ok": self._generate(request)})
+        except RequestError as error:
+            answer({"error": {"kind": error.kind, "message": str(error)}})
+        except Exception as error:  # noqa: BLE001  whatever it is, its caller must hear of it
+            answer({"error": {"kind": "server", "message": f"{type(error).__name__}: {error}"}})
+
+    def _generate(self, request: dict[str, Any]) -> dict[str, Any]:
+        body = dict(request["body"])
+        if self._adapters:
+            scales = dict.fromkeys(range(self._adapters), 0.0) | {
+                int(number): scale for number, scale in request["lora"].items()
+            }
+            body["lora"] = [{"id": n, "scale": s} for n, s in scales.items()]
+        try:
+            reply = self._server.handle_chat_completions(body)
+        except ValueError as error:
+            raise RequestError("bad_request", str(error)) from None
+        found: dict[str, Any] = reply if isinstance(reply, dict) else json.loads(reply)
+        if "error" in found:
+            error = found["error"]
+            kind = "server"
+            if error.get("type") == "exceed_context_size_error":
+                kind = "context_length"
+            elif error.get("code", 500) < 500:
+                kind = "bad_request"
+            raise RequestError(kind, str(error.get("message", error)))
+        return found
