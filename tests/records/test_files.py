@@ -127,7 +127,7 @@ def test_when_a_file_cannot_be_written_the_old_one_stays(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(InputError, match="file: cannot be written .No space left on device"):
+    with pytest.raises(InputError, match=r"file: cannot be written .No space left on device"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]

@@ -48,7 +48,7 @@ def test_an_estimates_shares_and_counts_are_checked(field: str, value: float) ->
 
 
 def test_an_audit_passes_or_fails_and_nothing_between() -> None:
-    audit = {
+    audit: dict[str, Any] = {
         "judge": "j", "rubric_hash": "h", "language": "en", "reasons": [], "groups": [],
         "order_shift": None, "length_slope": None, "repeat_variance": None, "swap_shift": None,
         "missing": 0, "thresholds": {},
