@@ -162,6 +162,16 @@ def test_lift_reads_no_orders_and_sees_no_examples() -> None:
     assert cases_for("m", cases) == cases
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_padding_sentences_are_distinct_short_ones_first_and_say_nothing_of_scores(
+    language: Language,
+) -> None:
+    texts = load_audit_texts("padding", language)
+    assert len(texts) == len(set(texts)) >= 15
+    assert [len(t) for t in texts] == sorted(len(t) for t in texts)
+    assert not any(any(c.isdigit() for c in t) for t in texts)
+
+
 @given(st.text(min_size=1, max_size=600), st.sampled_from(LANGUAGES), st.integers(0, 5))
 def test_padding_keeps_the_answer_and_never_goes_far_beyond_twice_its_length(
     answer: str, language: Language, seed: int
