@@ -541,6 +541,50 @@ async def test_a_refused_schema_weakens_to_json_then_to_nothing(
     assert len(endpoint.requests) == 4
 
 
+async def test_limits_that_a_strict_mode_refuses_are_left_out_of_the_schema(
+    endpoint: StubEndpoint, connect: Connect
+) -> None:
+    limited = {
+        "type": "object",
+        "properties": {
+            "minLength": {"type": "string", "minLength": 1, "maxLength": 9},
+            "tags": {"type": "array", "items": {"type": "integer", "maximum": 5}, "maxItems": 3},
+        },
+        "required": ["minLength", "tags"],
+        "additionalProperties": False,
+    }
+
+    def script(request: Any) -> Answer:
+        spec = request.body["response_format"]["json_schema"]
+        if "maxLength" in json.dumps(spec["schema"]):
+            return rejection(
+                "Invalid schema for response_format 'verdict': In context=('properties', "
+                "'minLength'), 'minLength' is not permitted.",
+                param="response_format",
+            )
+        return completion("{}")
+
+    endpoint.ask(script)
+    backend = connect()
+    reply = await backend.complete(call(schema=limited))
+    assert reply.notes == ("schema limits dropped",)
+    sent = endpoint.last["response_format"]["json_schema"]
+    assert sent["strict"] is True
+    assert sent["schema"] == {
+        "type": "object",
+        "properties": {
+            "minLength": {"type": "string"},
+            "tags": {"type": "array", "items": {"type": "integer"}},
+        },
+        "required": ["minLength", "tags"],
+        "additionalProperties": False,
+    }
+    assert backend.capabilities.structured == "schema"
+    await backend.complete(call(schema=limited))
+    assert len(endpoint.requests) == 3
+    assert (await backend.complete(call(schema=VERDICT))).notes == ()
+
+
 async def test_one_invalid_schema_does_not_weaken_the_others(
     endpoint: StubEndpoint, connect: Connect
 ) -> None:

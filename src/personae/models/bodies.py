@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from personae.models.complaints import RejectedError
@@ -21,6 +22,18 @@ _INVALID_SCHEMA = re.compile(
     r"(?:invalid|bad).{0,12}schema|schema is (?:invalid|not valid)", re.IGNORECASE
 )
 _TOO_MANY = re.compile(r"too (?:large|high|many|long)|at most|less than|exceed", re.IGNORECASE)
+# Keywords that strict modes refuse here and there. The client checks the full schema anyway.
+_LIMITS = frozenset(
+    {
+        "minLength", "maxLength", "pattern", "format", "minimum", "maximum", "exclusiveMinimum",
+        "exclusiveMaximum", "multipleOf", "minItems", "maxItems", "uniqueItems", "minProperties",
+        "maxProperties", "default", "examples",
+    }
+)  # fmt: skip
+_LIMIT_WORDS = re.compile(
+    r"\b(?:(?:min|max)_?(?:length|items|imum)|unique_?items)\b", re.IGNORECASE
+)
+_NOT_STRICT = frozenset({"allOf", "oneOf", "not", "if", "patternProperties", "dependentSchemas"})
 # What makes vLLM a scorer; an endpoint that complains of these is none.
 _SCORE_WORDS = re.compile(
     r"prompt_logprobs|add_generation_prompt|continue_final_message|return_token_ids"
@@ -31,7 +44,7 @@ _WORDS: dict[Parameter, re.Pattern[str]] = {
     "logprobs": re.compile(r"(?<!prompt_)\b(?:top_)?logprobs\b"),
     "response_format": re.compile(
         r"\bresponse[_ ]?format\b|\bjson[_ ](?:schema|object|mode)\b|\bstructured[_ ]outputs?\b"
-        r"|\bguided[_ ]|\bgrammar\b",
+        r"|\bguided[_ ]|\bgrammar\b|\b(?:response|invalid|output) schemas?\b",
         re.IGNORECASE,
     ),
     "seed": re.compile(r"\b(?:random_)?seed\b"),
@@ -83,14 +96,14 @@ def body_of(call: Call, model: str, dialect: Dialect) -> tuple[dict[str, Any], l
     if call.reply_schema is not None:
         level = dialect.structured_level(call.reply_schema.name)
         if level == "schema":
+            text = json.dumps(call.reply_schema.body)
+            schema, strict = _as_sent(text, bare=dialect.bare_schemas)
             body["response_format"] = {
                 "type": "json_schema",
-                "json_schema": {
-                    "name": call.reply_schema.name,
-                    "schema": call.reply_schema.body,
-                    "strict": _fits_strict(call.reply_schema.body),
-                },
+                "json_schema": {"name": call.reply_schema.name, "schema": schema, "strict": strict},
             }
+            if dialect.bare_schemas and _has_limits(text):
+                notes.append("schema limits dropped")
         elif level == "json":
             body["response_format"] = {"type": "json_object"}
             notes.append("schema weakened to json")
@@ -131,23 +144,63 @@ def encode(body: dict[str, Any]) -> bytes:
         return json.dumps(body, separators=(",", ":")).encode()
 
 
+@lru_cache(maxsize=256)
+def _as_sent(text: str, *, bare: bool) -> tuple[Any, bool]:
+    """A schema from its JSON, without its limits on request, and whether it fits strict mode."""
+    schema = json.loads(text)
+    if bare:
+        schema = _without_limits(schema)
+    return schema, _fits_strict(schema)
+
+
+@lru_cache(maxsize=256)
+def _has_limits(text: str) -> bool:
+    schema = json.loads(text)
+    return bool(_without_limits(schema) != schema)
+
+
+def _parts(schema: dict[str, Any]) -> list[Any]:
+    """The schemas directly inside a schema."""
+    parts = [schema[key] for key in ("items", "additionalProperties") if key in schema]
+    for key in ("properties", "$defs"):
+        parts += schema.get(key, {}).values()
+    for key in ("anyOf", "prefixItems"):
+        parts += schema.get(key, [])
+    return parts
+
+
 def _fits_strict(schema: Any) -> bool:
     """Whether a JSON Schema is within OpenAI's strict subset.
 
-    Every object lists all its properties as required and allows no others
-    (platform.openai.com/docs/guides/structured-outputs).
+    Every object lists all its properties as required and allows no others, and parts are combined
+    by `anyOf` alone (platform.openai.com/docs/guides/structured-outputs).
     """
-    if isinstance(schema, list):
-        return all(map(_fits_strict, schema))
     if not isinstance(schema, dict):
         return True
-    properties = schema.get("properties")
-    if schema.get("type") == "object" or isinstance(properties, dict):
-        if schema.get("additionalProperties") is not False:
+    if not schema.keys().isdisjoint(_NOT_STRICT):
+        return False
+    if schema.get("type") == "object" or "properties" in schema:
+        closed = schema.get("additionalProperties") is False
+        if not closed or set(schema.get("required", ())) != set(schema.get("properties", ())):
             return False
-        if set(schema.get("required") or ()) != set(properties or ()):
-            return False
-    return all(map(_fits_strict, schema.values()))
+    return all(map(_fits_strict, _parts(schema)))
+
+
+def _without_limits(schema: Any) -> Any:
+    """A JSON Schema without the keywords that bound lengths, ranges and counts."""
+    if not isinstance(schema, dict):
+        return schema
+    kept = {key: value for key, value in schema.items() if key not in _LIMITS}
+    for key in ("items", "additionalProperties"):
+        if key in kept:
+            kept[key] = _without_limits(kept[key])
+    for key in ("properties", "$defs"):
+        if key in kept:
+            kept[key] = {name: _without_limits(part) for name, part in kept[key].items()}
+    for key in ("anyOf", "prefixItems"):
+        if key in kept:
+            kept[key] = [_without_limits(part) for part in kept[key]]
+    return kept
 
 
 def without_what_it_names(
@@ -223,6 +276,13 @@ def _weaker_format(
     level = dialect.structured_level(name)
     weaker: Structured = "json" if level == "schema" else "none"
     tried.add(f"response_format {level}")
+    if (
+        level == "schema"
+        and not dialect.bare_schemas
+        and (_INVALID_SCHEMA.search(rejection.detail) or _LIMIT_WORDS.search(rejection.detail))
+        and _has_limits(json.dumps(call.reply_schema.body))
+    ):
+        return replace(dialect, bare_schemas=True)
     if _INVALID_SCHEMA.search(rejection.detail):
         # This schema is at fault, not the endpoint's way with schemas.
         return replace(dialect, structured_for={**dialect.structured_for, name: weaker})

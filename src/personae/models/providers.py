@@ -36,6 +36,7 @@ class Dialect:
         renames: parameters that it knows by another name.
         structured: the strongest `response_format` it takes.
         structured_for: the same for single schemas (by name) that it refused.
+        bare_schemas: it refuses schemas with limits on lengths, ranges and counts; they go without.
         max_temperature: temperatures above it are sent as it.
         logprobs_as_count: `logprobs: 5` instead of `logprobs: true, top_logprobs: 5` (Together).
         thinking_beside: `completion_tokens` leaves thinking out, `total_tokens` has it (Gemini).
@@ -47,6 +48,7 @@ class Dialect:
     renames: Mapping[Parameter, str] = field(default_factory=dict)
     structured: Structured = "schema"
     structured_for: Mapping[str, Structured] = field(default_factory=dict)
+    bare_schemas: bool = False
     max_temperature: float | None = None
     logprobs_as_count: bool = False
     thinking_beside: bool = False
@@ -65,6 +67,7 @@ class Dialect:
             renames={**self.renames, **other.renames},
             structured=min(self.structured, other.structured, key=STRENGTH.__getitem__),
             structured_for={**self.structured_for, **other.structured_for},
+            bare_schemas=self.bare_schemas or other.bare_schemas,
             score=self.score and other.score,
         )
 
