@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import pickle
 from typing import Any
 
@@ -88,6 +89,15 @@ async def test_a_key_that_an_answer_mirrors_never_reaches_the_reply(
     reply = await ask(endpoint, monkeypatch)
     assert reply.text == "You said Bearer [key]"
     assert SECRET not in reply.to_json()
+
+
+async def test_a_mirrored_key_is_found_behind_escaped_slashes(
+    endpoint: StubEndpoint, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    body = json.dumps(completion(f"You said {SECRET}").body).replace("/", "\\/")
+    endpoint.play(Answer(body.encode()))
+    reply = await ask(endpoint, monkeypatch)
+    assert reply.text == "You said [key]"
 
 
 def test_a_key_shows_its_name_and_nothing_else() -> None:

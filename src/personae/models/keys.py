@@ -67,8 +67,9 @@ class Key:
     def scrub_body(self, body: bytes) -> bytes:
         """A body without this key: a server that mirrors headers must not feed the journal."""
         secret = self._value.encode()
-        if len(secret) >= _SHORTEST_SECRET and secret in body:
-            return body.replace(secret, HIDDEN.encode())
+        if len(secret) >= _SHORTEST_SECRET:
+            for spelling in {secret, secret.replace(b"/", b"\\/")}:  # JSON may escape a slash
+                body = body.replace(spelling, HIDDEN.encode())
         return body
 
     def __repr__(self) -> str:
