@@ -1,0 +1,410 @@
+"""Writes the JSON Schemas in docs/formats, from the records where there is one.
+
+    .venv/bin/python tools/make_formats.py
+
+tests/test_formats.py fails where a schema in the folder is not what this writes.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from personae.interview.benchmark_file import FORMAT
+from personae.interview.export import COLUMNS
+from personae.interview.personas import MAX_PERSONA_CHARS
+from personae.judging.audit import AuditRow
+from personae.judging.people import HumanAgreement
+from personae.records import (
+    Agreement,
+    Audit,
+    Benchmark,
+    Character,
+    Manifest,
+    ModelScores,
+    PairedDifference,
+    Question,
+    Record,
+    ResultRow,
+    Shortfall,
+    Task,
+)
+from personae.reports.data import CallCounts, Cost, FailureCount, UsageLine
+
+FOLDER = Path(__file__).resolve().parent.parent / "docs" / "formats"
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
+
+Schema = dict[str, Any]
+
+STRING: Schema = {"type": "string"}
+TEXT: Schema = {"type": "string", "minLength": 1}
+COUNT: Schema = {"type": "integer", "minimum": 0}
+HASH: Schema = {"type": "string", "pattern": "^[0-9a-f]{64}$"}
+USD: Schema = {"type": ["number", "null"], "minimum": 0, "description": "null is unknown."}
+TASK_NAMES = [task.value for task in Task]
+
+
+def _flat(text: str) -> str:
+    """The lines of a docstring as paragraphs."""
+    return "\n\n".join(" ".join(part.split()) for part in re.split(r"\n\s*\n", text.strip()))
+
+
+def _documented(schema: Schema, model: type[Record]) -> Schema:
+    """The schema with the record's docstring: its text, and what it says of each attribute."""
+    head, _, attributes = (inspect.getdoc(model) or "").partition("\nAttributes:\n")
+    schema["description"] = _flat(head)
+    said = re.findall(r"^    (\w+(?:, \w+)*): ((?:.|\n {6,})+)", attributes, re.MULTILINE)
+    notes = {name: _flat(text) for names, text in said for name in names.split(", ")}
+    for name, field in schema.get("properties", {}).items():
+        field.pop("title", None)  # pydantic's: the name again, in capitals
+        if name in notes:
+            field["description"] = notes[name]
+    return schema
+
+
+def _records(*models: type[Record]) -> dict[str, Schema]:
+    """The `$defs` of these records and of all that they hold."""
+    from pydantic.json_schema import models_json_schema
+
+    _, whole = models_json_schema(
+        [(model, "validation") for model in models], ref_template="#/$defs/{model}"
+    )
+    known: dict[str, type[Record]] = {}
+    waiting = [Record]
+    while waiting:
+        kind = waiting.pop()
+        known[kind.__name__] = kind
+        waiting += kind.__subclasses__()
+    return {
+        name: _documented(schema, known[name]) if name in known else schema
+        for name, schema in whole["$defs"].items()
+    }
+
+
+def _ref(model: type[Record]) -> Schema:
+    return {"$ref": f"#/$defs/{model.__name__}"}
+
+
+def _nullable(model: type[Record]) -> Schema:
+    return {"anyOf": [_ref(model), {"type": "null"}]}
+
+
+def _list(of: Schema) -> Schema:
+    return {"type": "array", "items": of}
+
+
+def _of(model: type[Record]) -> Schema:
+    """A file or line that is this record."""
+    defs = _records(model)
+    root = defs.pop(model.__name__)
+    return {**root, **({"$defs": defs} if defs else {})}
+
+
+def _object(properties: Schema, *optional: str, closed: bool = True) -> Schema:
+    made: Schema = {
+        "type": "object",
+        "properties": properties,
+        "required": [name for name in properties if name not in optional],
+    }
+    return {**made, "additionalProperties": False} if closed else made
+
+
+def _open(schema: Schema) -> Schema:
+    """The same with room for more keys, as the documents of `--json` promise no less."""
+
+    def opened(node: Any) -> Any:
+        if isinstance(node, dict):
+            return _open(node)
+        return [opened(value) for value in node] if isinstance(node, list) else node
+
+    kept = {k: v for k, v in schema.items() if (k, v) != ("additionalProperties", False)}
+    return {key: opened(value) for key, value in kept.items()}
+
+
+def _benchmark() -> Schema:
+    defs = _records(Benchmark)
+    for name, kind in (("Benchmark", "benchmark"), ("Character", "persona")):
+        _lead(defs[name], "record", {"const": kind})
+    _lead(defs["Question"], "record", {"const": "question"})
+    header = defs["Benchmark"]
+    del header["properties"]["personas"], header["properties"]["questions"]
+    header["description"] = "The first line: what the benchmark is, beside its lines."
+    _lead(header, "format", {"const": FORMAT})
+    header["properties"]["content_hash"] = {
+        **HASH,
+        "description": "Of language, rubrics, personas and questions; a file whose content does "
+        "not match it is refused. Left out: not checked.",
+    }
+    return {
+        "description": "A line is the header (the first), a persona, or a question; personas "
+        "stand before questions. Ids are unique, and every question's persona_id is a persona.",
+        "oneOf": [_ref(Benchmark), _ref(Character), _ref(Question)],
+        "$defs": defs,
+    }
+
+
+def _lead(schema: Schema, name: str, value: Schema) -> None:
+    """A required property more."""
+    schema["properties"] = {name: value, **schema["properties"]}
+    schema["required"] = [name, *schema.get("required", [])]
+
+
+def _personas() -> Schema:
+    def line(key: str) -> Schema:
+        text = {**TEXT, "maxLength": MAX_PERSONA_CHARS, "pattern": r"\S"}
+        name = {**TEXT, "description": "Made from the description where it is left out."}
+        return _object({key: text, "id": name}, "id", closed=False)
+
+    return {
+        "description": "One persona a line; `persona` is accepted for `description`, other keys "
+        "are not read. (In a .txt file: one persona a line, and # begins a comment.)",
+        "anyOf": [line("description"), line("persona")],
+    }
+
+
+def _questions() -> Schema:
+    unknown = {"type": ["string", "null"], "description": "null is unknown."}
+    kinds: Schema = dict.fromkeys(COLUMNS, TEXT) | {
+        "task": {"enum": TASK_NAMES},
+        "environment": unknown,
+        **{
+            f"exemplar_{score}": {
+                "type": ["string", "null"],
+                "description": f"An example response of score {score}; null where not written.",
+            }
+            for score in range(1, 6)
+        },
+    }
+    return {
+        "description": "A question a line, as `personae bench show --export FILE.jsonl` writes "
+        "it. The .csv has the same columns.",
+        **_object({name: kinds[name] for name in COLUMNS}),
+    }
+
+
+def _personagym() -> Schema:
+    return {
+        "description": "A file of PersonaGym's `questions/benchmark-v1`, as `personae bench import "
+        "personagym` reads it. The file's name is the persona; a task stands once.",
+        "type": "object",
+        "minProperties": 1,
+        "propertyNames": {"enum": [*TASK_NAMES, "Toxicity"]},
+        "additionalProperties": {**_list({**TEXT, "pattern": r"\S"}), "minItems": 1},
+    }
+
+
+def _environments() -> Schema:
+    return {
+        "description": "The pool that `personae bench build --environments FILE.json` chooses "
+        "from. (In a text file: one name a line.)",
+        **_list({**TEXT, "pattern": r"\S"}),
+        "minItems": 1,
+        "uniqueItems": True,
+    }
+
+
+def _ratings() -> Schema:
+    return {
+        "description": "A line of the CSV that `personae agree RUN --human FILE` reads, as an "
+        "object of its cells. UTF-8, at most 64 MB; the first line names the four columns.",
+        **_object(
+            {
+                "unit_id": {**TEXT, "description": "The answer: `unit_id` of results.jsonl."},
+                "rater": {**TEXT, "description": "Who rated; once an answer and metric."},
+                "metric": {
+                    **TEXT,
+                    "description": "A task by any of its names (that of the answer's question), or "
+                    "the raters' own name, such as overall.",
+                },
+                "score": {
+                    "type": "string",
+                    "pattern": r"^[+-]?[0-9]{1,9}(\.[0-9]{1,9})?$",
+                    "description": "A number on the raters' own scale, the same for a metric.",
+                },
+            }
+        ),
+    }
+
+
+def _prices() -> Schema:
+    price = _object(
+        {
+            name: {"type": "number", "minimum": 0}
+            for name in ("in", "out", "cached")
+        },
+        "cached",
+        closed=False,
+    )  # fmt: skip
+    price["properties"]["cached"]["type"] = ["number", "null"]
+    price["description"] = "US dollars per million tokens; cached is that of a cached prompt token."
+    return {
+        "description": "Prices by model id (`--prices FILE`, or PERSONAE_PRICES); they replace "
+        "the shipped ones of the same id. A model that no table lists has an unknown price.",
+        **_object(
+            {
+                "models": {"type": "object", "additionalProperties": price},
+                "as_of": {"type": "string", "format": "date"},
+                "unit": STRING,
+                "note": STRING,
+            },
+            *("as_of", "unit", "note"),
+            closed=False,
+        ),
+    }
+
+
+def _bench_show() -> Schema:
+    return _open(
+        {
+            "description": "What `personae bench show --json` prints (also after build, exemplify "
+            "and import). personas, questions, tasks and exemplars are a contract.",
+            **_object(
+                {
+                    "personas": COUNT,
+                    "questions": COUNT,
+                    "tasks": {
+                        "type": "object",
+                        "propertyNames": {"enum": TASK_NAMES},
+                        "additionalProperties": {"type": "integer", "minimum": 1},
+                        "description": "Questions by task; a task without any is left out.",
+                    },
+                    "exemplars": {**COUNT, "description": "Questions that have all five."},
+                    "language": {"enum": ["en", "zh"]},
+                    "hash": HASH,
+                    "environments": {
+                        "type": ["integer", "null"],
+                        "minimum": 1,
+                        "description": "Different ones; null where the source does not say.",
+                    },
+                    "rubrics": {
+                        "type": "object",
+                        "additionalProperties": {"enum": ["custom", "shipped"]},
+                    },
+                    "made_by": {"type": "object", "additionalProperties": STRING},
+                    "shortfalls": _list(_ref(Shortfall)),
+                    "path": STRING,
+                },
+                "path",
+            ),
+            "$defs": _records(Shortfall),
+        }
+    )
+
+
+def _report() -> Schema:
+    judge = _object(
+        {
+            "model": STRING,
+            "audit": {"enum": ["passed", "failed", "none"]},
+            "reasons": _list(STRING),
+        }
+    )
+    shown = {
+        "models": _list(_ref(ModelScores)),
+        "judges": _list(judge),
+        "agreement": _nullable(Agreement),
+        "agreement_reason": {"type": ["string", "null"]},
+        "calls": _ref(CallCounts),
+        "cost": _ref(Cost),
+        "paired": _list(_ref(PairedDifference)),
+        "usage": _list(_ref(UsageLine)),
+        "failures": _list(_ref(FailureCount)),
+        "shortfalls": _list(_ref(Shortfall)),
+        "wall_seconds": {"type": ["number", "null"], "minimum": 0},
+        "benchmarks": _list(HASH),
+        "runs": _list(STRING),
+        "protocol": _list({"enum": ["paper", "personae"]}),
+        "notes": _list(STRING),
+        "page": {"type": ["string", "null"], "description": "The report that was written."},
+    }
+    records = (ModelScores, Agreement, CallCounts, Cost, PairedDifference, UsageLine)
+    defs = _records(*records, FailureCount, Shortfall)
+    for name in ("CallCounts", "Cost"):  # the contract: they are always there, known or not
+        defs[name]["required"] = list(defs[name]["properties"])
+    return _open(
+        {
+            "description": "What `personae report --json` prints (also after eval, resume and "
+            "demo). models, judges, agreement, calls and cost are a contract.",
+            **_object(shown, "page"),
+            "$defs": defs,
+        }
+    )
+
+
+def _audit_document() -> Schema:
+    return _open(
+        {
+            "description": "What `personae audit --json` prints.",
+            **_object({"audits": _list(_ref(Audit)), "run": STRING}),
+            "$defs": _records(Audit),
+        }
+    )
+
+
+def _dry_run() -> Schema:
+    use = {"tokens_in": COUNT, "tokens_out": COUNT, "usd": USD}
+    line = _object({"role": STRING, "model": STRING, "calls": COUNT, **use}, closed=False)
+    return {
+        "description": "What a command prints with --dry-run --json: calls and estimated tokens.",
+        **_object(
+            {"dry_run": {"const": True}, "calls": COUNT, "reused": COUNT, **use,
+             "lines": _list(line)},
+            closed=False,
+        ),
+    }  # fmt: skip
+
+
+def schemas() -> dict[str, Schema]:
+    """Every schema by its name in docs/formats."""
+    made: dict[str, tuple[str, Schema]] = {
+        "benchmark": ("A line of a benchmark file (BENCH.jsonl)", _benchmark()),
+        "results": ("A line of results.jsonl", _of(ResultRow)),
+        "manifest": ("manifest.json of a run directory", _of(Manifest)),
+        "audits": (
+            "audits.json of a run directory",
+            {
+                "description": "The verdict over each judge that was audited.",
+                **_list(_ref(Audit)),
+                "$defs": _records(Audit),
+            },
+        ),
+        "audit_rows": ("A line of audit_rows.jsonl", _of(AuditRow)),
+        "personas": ("A line of a file of personas (.jsonl)", _personas()),
+        "environments": ("A pool of environments (.json)", _environments()),
+        "personagym": ("A question file of the public PersonaGym repository", _personagym()),
+        "questions": ("A line of an exported list of questions (.jsonl)", _questions()),
+        "ratings": ("A line of people's ratings (.csv)", _ratings()),
+        "prices": ("A price file", _prices()),
+        "bench_show": ("The document of `personae bench show --json`", _bench_show()),
+        "report": ("The document of `personae report --json`", _report()),
+        "agree": ("The document of `personae agree --json`", _open(_of(HumanAgreement))),
+        "audit": ("The document of `personae audit --json`", _audit_document()),
+        "dry_run": ("The document of any command with `--dry-run --json`", _dry_run()),
+    }
+    return {
+        name: {"$schema": DRAFT, **schema, "title": title} for name, (title, schema) in made.items()
+    }
+
+
+def spelt(schema: Schema) -> str:
+    """The text of a schema file, title and description first."""
+    first = {key: schema[key] for key in ("$schema", "title", "description")}
+    return json.dumps({**first, **schema}, ensure_ascii=False, indent=2) + "\n"
+
+
+def main() -> None:
+    """Write all of them, and remove what is no longer one."""
+    made = schemas()
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    for path in FOLDER.glob("*.schema.json"):
+        if path.name.removesuffix(".schema.json") not in made:
+            path.unlink()
+    for name, schema in made.items():
+        (FOLDER / f"{name}.schema.json").write_text(spelt(schema), "utf-8")
+
+
+if __name__ == "__main__":
+    main()
