@@ -142,12 +142,12 @@ def test_nothing_scored_is_no_zero():
 def test_a_single_persona_has_no_interval_and_the_page_says_so():
     page = Page(render(make_data(people=1, states=("passed", "passed"))))
     assert "no interval below two personas" in page.text
-    assert "Only one persona" in page.text
+    assert "rest on a single persona" in page.text
 
 
 def test_few_personas_are_called_few_and_many_are_not():
-    assert "Only 6 personas" in Page(render(make_data(people=6))).text
-    assert "Only 12 personas" not in Page(render(make_data(people=12, questions=1))).text
+    assert "rest on only 6 personas" in Page(render(make_data(people=6))).text
+    assert "rest on only" not in Page(render(make_data(people=12, questions=1))).text
 
 
 def test_repeats_of_one_model_are_called_repeats():

@@ -118,7 +118,7 @@ def gather(
             raise InputError("holds no audit", path=folder, mend="Make one with `personae audit`")
         known += found
     models = [scores for some in by_run.values() for scores in score_models(some)]
-    agreement, reason = judge_agreement(rows)
+    agreement, reason = judge_agreement(*by_run.values())
     judges = dict.fromkeys(row.judge for row in rows)
     rubric = {m.rubric_hash for m in manifests}
     languages = {m.language for m in manifests}
