@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 
 from personae.errors import InputError
 from personae.interview.benchmark_file import dump_benchmark, read_benchmark, write_benchmark
@@ -37,6 +37,7 @@ def edited(tmp_path: Path, edit: Callable[[list[dict[str, Any]]], object]) -> Pa
     return path
 
 
+@settings(max_examples=40)
 @given(benchmark)
 def test_every_benchmark_comes_back_from_its_file(
     tmp_path_factory: pytest.TempPathFactory, made: Benchmark

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from personae.errors import InputError
@@ -119,6 +119,7 @@ def test_where_it_comes_from_does_not_change_the_hash(fields: dict[str, Any]) ->
     assert changed(**fields).hash == SMALL.hash
 
 
+@settings(max_examples=40)
 @given(benchmark)
 def test_a_hash_is_64_hex_digits_and_survives_the_json(made: Benchmark) -> None:
     assert len(made.hash) == 64
@@ -126,12 +127,14 @@ def test_a_hash_is_64_hex_digits_and_survives_the_json(made: Benchmark) -> None:
     assert Benchmark.model_validate_json(made.to_json()).hash == made.hash
 
 
+@settings(max_examples=40)
 @given(benchmark)
 def test_a_benchmark_has_exemplars_when_every_question_has(made: Benchmark) -> None:
     lacking = [q for q in made.questions if q.exemplars is None]
     assert made.has_exemplars == (len(made.questions) > 0 and not lacking)
 
 
+@settings(max_examples=40)
 @given(benchmark, filled)
 def test_a_persona_is_found_by_its_id_alone(made: Benchmark, other: str) -> None:
     for person in made.personas:
