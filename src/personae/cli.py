@@ -524,15 +524,15 @@ def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> 
     page = getattr(args, "report_out", None) or runs[0] / REPORT
     if args.command == "report" and args.out is not None:
         page = args.out
+    language = getattr(args, "lang", None) or data.manifests[0].language
     if write:
-        language = getattr(args, "lang", None) or data.manifests[0].language
         write_html(data, page, language)
         if getattr(args, "csv", False):
             write_csv(data, runs[0])
     document = {**report_document(data), "page": str(page) if write else None}
 
     def show(console: Console) -> None:
-        print_report(data, console)
+        print_report(data, console, language)
         if write:
             console.print(f"The page: {page}", markup=False)
 
@@ -622,7 +622,7 @@ def _add_models(commands: Any) -> None:
     _json(made)
     parts = made.add_subparsers(title="models commands", metavar="COMMAND")
     pull = _command(parts, "pull", _pull, "fetch the weights of an embedded model")
-    pull.add_argument("name", nargs="?", default="smollm2-135m", metavar="NAME")
+    pull.add_argument("name", nargs="?", default="local", metavar="NAME", help="default local")
     _json(pull)
 
 

@@ -145,8 +145,9 @@ def fingerprints(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for model_id in {m for ids in models.values() for m in ids}:
-        if model_scheme(model_id) == "scripted":
-            path = script_path(model_id)
+        base = model_id.removeprefix("lift:")
+        if model_scheme(base) == "scripted":
+            path = script_path(base)
             if not path.is_file():
                 raise InputError("there is no such script", path=path, mend="Give scripted:FILE.py")
             found[model_id] = hashlib.sha256(path.read_bytes()).hexdigest()
@@ -195,7 +196,9 @@ async def open_run(
         JournalError: the journal cannot be used.
         StoppedEarlyError: raised by the body, passed on with the way to resume.
     """
-    registry = registry or Registry(timeout=options.timeout, trust_scripts=options.trust_scripts)
+    if not options.trust_scripts and not options.replay:
+        _refuse_scripts(manifest)
+    registry = registry or Registry(timeout=options.timeout)
     if (path / MANIFEST).is_file():
         old = read_manifest(path)
         different = _same_run(old, manifest)
@@ -242,6 +245,16 @@ async def open_run(
         if plan is None and not options.replay:
             with contextlib.suppress(InputError):  # a full disk: the journal's error says it
                 _save(run, status)
+
+
+def _refuse_scripts(manifest: Manifest) -> None:
+    """Resuming runs what a manifest names, and a manifest may come from a stranger."""
+    for model_id in (m for ids in manifest.models.values() for m in ids):
+        if model_scheme(model_id.removeprefix("lift:")) == "scripted":
+            raise UsageError(
+                f"this run uses {model_id}: resuming it executes that file; "
+                "look at it, then add --trust-scripts"
+            )
 
 
 def _save(run: Run, status: str) -> None:

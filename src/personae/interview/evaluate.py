@@ -194,7 +194,7 @@ async def evaluate(
             return row.model_copy(update={"failure": reply.failure})
         return row.model_copy(
             update={
-                "score": reply.value["score"],
+                "score": int(reply.value["score"]),  # JSON's 3.0 is the integer 3
                 "justification": reply.value["justification"],
                 "expected_score": expected_score(reply),
             }

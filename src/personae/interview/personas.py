@@ -21,7 +21,7 @@ FEW = 0.2
 def persona_id(description: str) -> str:
     """A readable, stable id: the first words and six hex digits of the description's hash."""
     words = re.findall(r"\w+", normalised(description))[:5]
-    return "-".join([*words, content_hash(description)[:6]])
+    return "-".join([*"-".join(words)[:48].split("-"), content_hash(description)[:6]])
 
 
 def character(description: str, source: str = "") -> Character:

@@ -332,7 +332,7 @@ async def ask_cases(
             return row.model_copy(update={"failure": reply.failure})
         return row.model_copy(
             update={
-                "score": reply.value["score"],
+                "score": int(reply.value["score"]),
                 "justification": reply.value["justification"],
             }
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Mapping
 from importlib.resources import files
@@ -48,8 +49,8 @@ def _read(value: Any, path: Path | str) -> dict[str, Price]:
             raise InputError(
                 'a price is {"in": USD, "out": USD} per million tokens', path=path, place=str(name)
             ) from None
-        if min(*numbers, cached or 0.0) < 0:
-            raise InputError("a price below 0", path=path, place=str(name))
+        if not all(0 <= n < math.inf for n in (*numbers, cached or 0.0)):
+            raise InputError("a price is a number from 0", path=path, place=str(name))
         prices[name] = Price(numbers[0], numbers[1], cached)
     return prices
 

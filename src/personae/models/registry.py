@@ -38,12 +38,10 @@ class Registry:
 
     Args:
         timeout: seconds for one attempt.
-        trust_scripts: whether `scripted:` files may be run.
     """
 
-    def __init__(self, *, timeout: float = 120.0, trust_scripts: bool = True) -> None:
+    def __init__(self, *, timeout: float = 120.0) -> None:
         self._timeout = timeout
-        self._trust_scripts = trust_scripts
         self._schemes: dict[str, Maker] = {
             "local": self._local,
             "scripted": self._scripted,
@@ -79,11 +77,6 @@ class Registry:
     def _scripted(self, model_id: str) -> Backend:
         from personae.models.scripted import ScriptedModel, read_script
 
-        if not self._trust_scripts:
-            raise UsageError(
-                f"this run uses {model_id}: resuming executes that file; "
-                "look at it, then add --trust-scripts"
-            )
         return ScriptedModel(read_script(script_path(model_id)), name=model_id)
 
     def _local(self, model_id: str) -> Backend:

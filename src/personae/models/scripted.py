@@ -53,6 +53,8 @@ class ScriptedModel:
             given = json.dumps(given, ensure_ascii=False)
         if not isinstance(given, str):
             raise TransportError(f"the script returned {type(given).__name__}, not str or dict")
+        # Half of a surrogate pair is no text that a file could hold; the wire does the same.
+        given = given.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         usage = Usage(tokens_in=_words(prompt_text(call)), tokens_out=_words(given))
         return Reply(text=given, usage=usage, finish="stop", seconds=0.0)
 

@@ -69,7 +69,6 @@ def gather(
     """
     manifests: list[Manifest] = []
     benchmarks: dict[str, Benchmark] = {}
-    rows: list[ResultRow] = []
     by_run: dict[Path, tuple[ResultRow, ...]] = {}
     known: list[Audit] = []
     counts = {"made": 0, "reused": 0, "failed": 0}
@@ -93,12 +92,7 @@ def gather(
             benchmark = read_benchmark(run / BENCHMARK)
             benchmarks[benchmark.hash] = benchmark
         by_run[run] = read_results(run / RESULTS)
-        rows += by_run[run]
-        if manifest.status != "done":
-            notes.append(
-                f"{run.name} is not finished ({manifest.status}): what was not asked counts as "
-                f"missing. To go on: personae resume {run}"
-            )
+        notes += manifest.notes
         if not (run / JOURNAL).is_file():
             continue
         with Journal(run / JOURNAL, read_only=True) as journal:
@@ -117,6 +111,8 @@ def gather(
         if not found:
             raise InputError("holds no audit", path=folder, mend="Make one with `personae audit`")
         known += found
+    _name_apart(by_run)
+    rows = [row for some in by_run.values() for row in some]
     models = [scores for some in by_run.values() for scores in score_models(some)]
     agreement, reason = judge_agreement(*by_run.values())
     judges = dict.fromkeys(row.judge for row in rows)
@@ -145,6 +141,26 @@ def gather(
         notes=tuple(notes),
         results=", ".join(str(run / RESULTS) for run in runs),
     )
+
+
+def _name_apart(by_run: dict[Path, tuple[ResultRow, ...]]) -> None:
+    """A model that several runs tested stands once for each, with the run's name behind it."""
+    runs_of: dict[str, set[Path]] = {}
+    for run, rows in by_run.items():
+        for row in rows:
+            runs_of.setdefault(row.model, set()).add(run)
+    for run, rows in by_run.items():
+        by_run[run] = tuple(
+            row
+            if len(runs_of[row.model]) == 1
+            else row.model_copy(
+                update={
+                    "model": f"{row.model} [{run.name}]",
+                    "unit_id": f"{row.unit_id} [{run.name}]",
+                }
+            )
+            for row in rows
+        )
 
 
 def _usage_line(line: store.UsageLine, prices: Prices) -> UsageLine:

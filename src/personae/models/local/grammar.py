@@ -1,8 +1,8 @@
 """A reply's JSON Schema, made such that a small model comes to its end.
 
-A 135M model under a schema pads white space inside the JSON for ever, or never closes a string. So
-white space is taken out of the grammar, and what the schema leaves without a bound gets one from the
-tokens that the reply may have. Whatever fits the bounded schema fits the schema that was asked for.
+A 135M model under a schema pads white space inside the JSON for ever, or never closes a string.
+So white space is taken out of the grammar, and what the schema leaves without a bound gets one
+from the tokens that the reply may have. Whatever fits the bounded schema fits the schema that was asked for.
 """
 
 from __future__ import annotations

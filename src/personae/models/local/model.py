@@ -1,4 +1,4 @@
-"""`LocalModel`: the backend of model ids `local`, `local:FILE.gguf`, `local:OWNER/REPO:FILE.gguf`."""
+"""`LocalModel`: the backend of `local`, `local:FILE.gguf` and `local:OWNER/REPO:FILE.gguf`."""
 
 from __future__ import annotations
 

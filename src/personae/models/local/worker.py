@@ -45,6 +45,7 @@ class Outlet:
         self._lock = threading.Lock()
 
     def __call__(self, message: dict[str, Any]) -> None:
+        """Write one message."""
         line = json.dumps(message).encode() + b"\n"
         with self._lock:
             try:
@@ -111,8 +112,9 @@ def main() -> None:
             engine = Scorer(config)
         serve(engine, outlet)
         code = 0
-    except BaseException as error:  # noqa: BLE001  the last line on stderr is what the parent quotes
-        print(f"{type(error).__name__}: {error}", file=sys.stderr, flush=True)
+    except BaseException as error:  # noqa: BLE001  the parent quotes the last line on stderr
+        sys.stderr.write(f"{type(error).__name__}: {error}\n")
+        sys.stderr.flush()
     finally:
         os._exit(code)  # threads of a C++ server or of a pool must not hold the process
 
