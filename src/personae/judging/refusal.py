@@ -38,6 +38,8 @@ def refusal_reasons(answer: str) -> tuple[str, ...]:
     texts = _normal(answer)
     found = []
     for rules, text in ((_ENGLISH, texts[0]), (_CHINESE, texts[1])):
+        if rules is _CHINESE and not _HAN.search(text):
+            continue  # half of the work, for an answer that they cannot apply to
         found += [rule.reason for rule in rules if _applies(rule, text)]
     return tuple(found)
 
@@ -55,6 +57,7 @@ def _applies(rule: _Rule, text: str) -> bool:
 # What a character quotes is not what the model says; but some models put the whole answer in
 # quotation marks, so quotations are cut only where they are the smaller part.
 _QUOTED = re.compile(r"\"[^\"]{1,600}\"|“[^”]{1,600}”|「[^」]{1,600}」|『[^』]{1,600}』")
+_HAN = re.compile(r"[\u4e00-\u9fff]")
 _SPACE = re.compile(r"\s+")
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "`": "'"})
 

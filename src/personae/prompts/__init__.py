@@ -20,16 +20,12 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
-from typing import TYPE_CHECKING, Literal, cast, get_args
+from typing import Literal, cast, get_args
 
-from jinja2 import DictLoader, StrictUndefined, Template, meta
-from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2 import DictLoader, Environment, StrictUndefined, Template, meta
 
 from personae.records.benchmark import Language
 from personae.records.call import Message
-
-if TYPE_CHECKING:
-    from jinja2 import Environment
 
 Role = Literal["system", "user", "assistant"]
 
@@ -40,6 +36,7 @@ _ANGLES = str.maketrans({"<": "‹", ">": "›", "＜": "‹", "＞": "›", "�
 _BRACKET_TOKEN = re.compile(
     r"\[(/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_\w+))\]", re.IGNORECASE
 )
+_INCLUDE = re.compile(r'\{% include "([^"]+)" (\+?)%\}(\n?)')
 _UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _ENDED = re.compile(r"[.!?…。！？][\"'”’」』)）]*$")
 
@@ -125,7 +122,8 @@ def quoted(text: str, tag: str, **attributes: str | int) -> str:
     if not isinstance(text, str):
         raise TypeError(f"<{tag}> quotes text, not {type(text).__name__}")
     inside = text.replace("\r\n", "\n").replace("\r", "\n").translate(_ANGLES)
-    inside = _BRACKET_TOKEN.sub(r"⟦\1⟧", inside)
+    if "[" in inside:
+        inside = _BRACKET_TOKEN.sub(r"⟦\1⟧", inside)
     inside = _UNPRINTABLE.sub("\ufffd", inside)
     head = "".join(f' {key}="{value}"' for key, value in attributes.items())
     return f"<{tag}{head}>\n{inside}\n</{tag}>"
@@ -167,10 +165,10 @@ def _walk(folder: Traversable, before: str = "") -> Iterator[tuple[str, Traversa
 
 @cache
 def _environment(language: Language) -> Environment:
-    environment = ImmutableSandboxedEnvironment(
+    environment = Environment(
         loader=DictLoader(_sources(language)),
         undefined=StrictUndefined,
-        autoescape=False,  # prompts are plain text; `quoted` guards them
+        autoescape=False,  # noqa: S701  (prompts are plain text; `quoted` guards them)
         trim_blocks=True,
         lstrip_blocks=True,
     )
@@ -201,12 +199,25 @@ def _closure(name: str, language: Language) -> tuple[str, ...]:
     return (first, *sorted(found - {first}))
 
 
+def _inlined(source: str, language: Language) -> str:
+    """The text with its literal includes written out: Jinja takes as long for one as for a page."""
+
+    def partial(match: re.Match[str]) -> str:
+        path, keeps, newline = match.groups()
+        text = _inlined(_sources(language)[path], language).removesuffix("\n")
+        if text.endswith("%}"):  # its last tag must not swallow the newline that follows it here
+            text = text.removesuffix("%}").removesuffix("+") + "+%}"
+        return text + (newline if keeps else "")
+
+    return _INCLUDE.sub(partial, source)
+
+
 @cache
 def _sections(name: str, language: Language) -> tuple[tuple[Role, Template], ...]:
     if f"{name}.md" not in _sources(language):
         raise KeyError(f"there is no prompt {language}/{name}; there are: {names(language)}")
     environment = _environment(language)
-    head, *parts = _MARK.split(_sources(language)[f"{name}.md"])
+    head, *parts = _MARK.split(_inlined(_sources(language)[f"{name}.md"], language))
     if head.strip() or not parts:
         raise ValueError(f"prompt {language}/{name} must begin with a line `=== system` or so")
     return tuple(
