@@ -125,6 +125,37 @@ def sdk(url: str, calls: int, slots: int, timeout: float, *, aiohttp: bool = Fal
     }
 
 
+def bare(url: str, calls: int, slots: int, timeout: float) -> dict:
+    """What the machine allows: aiohttp and JSON, a semaphore, nothing kept or checked."""
+    import aiohttp
+
+    todo = prompts(calls)
+
+    async def work() -> int:
+        free = asyncio.Semaphore(slots)
+        async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as session:
+
+            async def one(messages) -> int:
+                async with (
+                    free,
+                    session.post(
+                        f"{url}/chat/completions", json={"model": "m", "messages": messages}
+                    ) as reply,
+                ):
+                    return int("choices" in json.loads(await reply.read()))
+
+            return sum(await asyncio.gather(*(one(m) for m in todo)))
+
+    begin, cpu = time.perf_counter(), time.process_time()
+    scored = asyncio.run(work())
+    return {
+        "wall": time.perf_counter() - begin,
+        "cpu": time.process_time() - cpu,
+        "scored": scored,
+        "failed": calls - scored,
+    }
+
+
 def inspect(url: str, calls: int, slots: int, timeout: float) -> dict:
     from inspect_ai import Task, eval  # noqa: A004
     from inspect_ai.dataset import MemoryDataset, Sample
@@ -161,6 +192,7 @@ def inspect(url: str, calls: int, slots: int, timeout: float) -> dict:
 
 VARIANTS = {
     "ours": ours,
+    "bare aiohttp": bare,
     "openai SDK": sdk,
     "openai SDK, aiohttp": lambda *a: sdk(*a, aiohttp=True),
     "Inspect AI": inspect,
@@ -250,7 +282,7 @@ def main() -> None:
         limit = calls * 0.05 / 64
         plain = repeated(args.repeats, stub, "ours", calls, 64)
         print(row("ours", plain, calls, limit), flush=True)
-        for rival in ("openai SDK, aiohttp", "openai SDK"):
+        for rival in ("bare aiohttp", "openai SDK, aiohttp", "openai SDK"):
             print(row(rival, measure(stub, rival, calls, 64), calls, limit), flush=True)
         print(
             row("Inspect AI", measure(stub, "Inspect AI", few, 64), few, few * 0.05 / 64),

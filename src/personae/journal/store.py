@@ -18,12 +18,12 @@ import time
 import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 
-from pydantic_core import PydanticSerializationError
-
 from personae.errors import JournalError
-from personae.records import Call, Failure, Record, Reply
+from personae.records import Call, Failure, Message, Record, Reply
+from personae.records.call import messages_json, utf8_json
 
 APPLICATION_ID = 0x5045_5253  # "PERS"
 VERSION = 1
@@ -37,7 +37,8 @@ CREATE TABLE IF NOT EXISTS replies (
     role TEXT NOT NULL,
     model TEXT NOT NULL,
     failed TEXT,               -- the cause, NULL when answered
-    call BLOB NOT NULL,        -- JSON, deflated
+    call BLOB NOT NULL,        -- JSON without the messages, deflated
+    messages BLOB NOT NULL,    -- JSON, deflated
     reply BLOB NOT NULL,       -- JSON, deflated
     exchanges INTEGER NOT NULL,
     unmetered INTEGER NOT NULL,  -- exchanges whose usage the endpoint did not report
@@ -62,9 +63,9 @@ CREATE TABLE IF NOT EXISTS sessions (
 """
 
 _PUT = """
-INSERT INTO replies (key, role, model, failed, call, reply, exchanges, unmetered,
+INSERT INTO replies (key, role, model, failed, call, messages, reply, exchanges, unmetered,
                      tokens_in, tokens_out, cached, reasoning, seconds, at)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (key) DO UPDATE SET
     failed = excluded.failed, call = excluded.call, reply = excluded.reply,
     exchanges = exchanges + excluded.exchanges, unmetered = unmetered + excluded.unmetered,
@@ -113,16 +114,19 @@ class FailureLine:
     count: int
 
 
-def _pack(record: Record) -> bytes:
-    try:
-        text = record.model_dump_json(by_alias=True).encode()
-    except PydanticSerializationError:  # half of a surrogate pair: JSON can escape it, UTF-8 not
-        text = json.dumps(record.to_dict(), separators=(",", ":")).encode()
-    return zlib.compress(text, 1)
+def _pack(record: Record, *, exclude: set[str] | None = None) -> bytes:
+    return zlib.compress(utf8_json(record, exclude=exclude), 1)
 
 
-def _call(blob: bytes) -> Call:
-    return Call.model_validate(json.loads(zlib.decompress(blob)))
+@lru_cache(maxsize=256)
+def _pack_messages(messages: tuple[Message, ...]) -> bytes:
+    """The prompt, deflated once for a whole panel of judges."""
+    return zlib.compress(messages_json(messages), 1)
+
+
+def _call(blob: bytes, messages: bytes) -> Call:
+    content = json.loads(zlib.decompress(blob))
+    return Call.model_validate({**content, "messages": json.loads(zlib.decompress(messages))})
 
 
 def _reply(blob: bytes) -> Reply:
@@ -143,6 +147,11 @@ class _Fail:
     keys: tuple[bytes, ...]
     failure: Failure
     done: asyncio.Future[Reply | None]
+
+
+def _blobs(job: _Put) -> tuple[bytes, bytes, bytes]:
+    call = _pack(job.call, exclude={"messages"})
+    return call, _pack_messages(job.call.messages), _pack(job.reply)
 
 
 class Journal:
@@ -256,9 +265,10 @@ class Journal:
     def items(self, *, role: str | None = None) -> Iterator[tuple[Call, Reply]]:
         """All calls with their replies, in the order in which they were first committed."""
         where, values = ("WHERE role = ?", (role,)) if role is not None else ("", ())
-        rows = self._db.execute(f"SELECT call, reply FROM replies {where} ORDER BY id", values)  # noqa: S608
-        for call, reply in rows:
-            yield _call(call), _reply(reply)
+        query = f"SELECT call, messages, reply FROM replies {where} ORDER BY id"  # noqa: S608
+        rows = self._db.execute(query, values)
+        for call, messages, reply in rows:
+            yield _call(call, messages), _reply(reply)
 
     def usage(self) -> list[UsageLine]:
         """What was spent, by role and model."""
@@ -366,9 +376,7 @@ class Journal:
         self, db: sqlite3.Connection, jobs: list[_Put | _Fail]
     ) -> list[Reply | BaseException | None]:
         now = time.time()
-        packed = [
-            (_pack(job.call), _pack(job.reply)) if isinstance(job, _Put) else None for job in jobs
-        ]
+        packed = [_blobs(job) if isinstance(job, _Put) else None for job in jobs]
         results: list[Reply | BaseException | None] = []
         db.execute("BEGIN IMMEDIATE")
         for job, blobs in zip(jobs, packed, strict=True):
@@ -389,7 +397,7 @@ class Journal:
         return results
 
     def _put_row(
-        self, db: sqlite3.Connection, job: _Put, blobs: tuple[bytes, bytes], now: float
+        self, db: sqlite3.Connection, job: _Put, blobs: tuple[bytes, bytes, bytes], now: float
     ) -> Reply:
         usage, failure = job.reply.usage, job.reply.failure
         unmetered = usage.tokens_in is None and usage.tokens_out is None

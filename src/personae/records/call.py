@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+from functools import lru_cache
+from hashlib import blake2b
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from pydantic import Field, model_validator
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, to_json
 
 from personae.records.base import Record, canonical_json
 
@@ -73,23 +74,41 @@ class Call(Record):
             raise ValueError("a score call's last message must be the assistant's")
         return self
 
-    def content(self) -> bytes:
-        """All that decides the reply, and nothing else (not `meta`), as JSON in UTF-8.
+    def key(self) -> bytes:
+        """The 32-byte content key (BLAKE2b) over all that decides the reply, `meta` left out.
 
-        Fields stand in the order of their declaration, a schema's keys in their own: models do
+        Fields count in the order of their declaration and a schema's keys in their own: models do
         read that order.
         """
-        try:
-            text = self.model_dump_json(by_alias=True, exclude={"meta"})
-            return text.encode()
-        except PydanticSerializationError:  # half of a surrogate pair, which UTF-8 cannot hold
-            content = self.to_dict()
-            del content["meta"]
-            return json.dumps(content, separators=(",", ":")).encode()
+        rest = utf8_json(self, exclude={"meta", "messages"})
+        return blake2b(_digest(self.messages) + rest, digest_size=32).digest()
 
-    def key(self) -> bytes:
-        """The 32-byte content key: SHA-256 of the content."""
-        return hashlib.sha256(self.content()).digest()
+
+@lru_cache(maxsize=512)
+def _digest(messages: tuple[Message, ...]) -> bytes:
+    """The digest of a prompt; a panel of judges shares one, and it is most of the work."""
+    return blake2b(messages_json(messages), digest_size=32).digest()
+
+
+def messages_json(messages: tuple[Message, ...]) -> bytes:
+    """Messages as one line of JSON in UTF-8."""
+    pairs = [{"role": m.role, "content": m.content} for m in messages]
+    try:
+        return to_json(pairs)
+    except PydanticSerializationError:
+        return json.dumps(pairs, separators=(",", ":")).encode()
+
+
+def utf8_json(record: Record, *, exclude: set[str] | None = None) -> bytes:
+    """A record as one line of JSON in UTF-8, quicker than `to_json`.
+
+    Half of a surrogate pair is escaped: UTF-8 cannot hold it.
+    """
+    try:
+        return record.model_dump_json(by_alias=True, exclude=exclude).encode()
+    except PydanticSerializationError:
+        value = record.model_dump(mode="python", by_alias=True, exclude=exclude)
+        return json.dumps(value, separators=(",", ":")).encode()
 
 
 class Usage(Record):

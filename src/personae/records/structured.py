@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from functools import lru_cache
 from typing import Any
 
@@ -34,6 +35,13 @@ def _no_twins(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return value
 
 
+def _finite(digits: str) -> float:
+    value = float(digits)
+    if math.isinf(value):  # 1e999
+        raise MalformedReplyError("a number is too large")
+    return value
+
+
 def _no_constant(name: str) -> Any:
     raise MalformedReplyError(f"{name} is not a number in JSON")
 
@@ -58,9 +66,12 @@ def parse_structured(text: str, schema: ReplySchema) -> Any:
         raise MalformedReplyError(f"the reply is longer than {MAX_REPLY_CHARS} characters")
     body = _unfenced(text.strip())
     try:
-        value = json.loads(body, object_pairs_hook=_no_twins, parse_constant=_no_constant)
-        # What JSON text can say and a record cannot keep: 1e999, and half of a surrogate pair.
-        canonical_json(value).encode()
+        value = json.loads(
+            body, object_pairs_hook=_no_twins, parse_constant=_no_constant, parse_float=_finite
+        )
+        if "\\u" in body:  # only an escape can bring half of a surrogate pair
+            canonical_json(value).encode()
+        body.encode()
     except json.JSONDecodeError as error:
         raise MalformedReplyError(f"not JSON: {error.msg} at character {error.pos}") from None
     except RecursionError:
