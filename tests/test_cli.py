@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -29,10 +30,10 @@ def bench(tmp_path: Path, capsys) -> Path:
     return out
 
 
-def document(capsys) -> dict:
+def document(capsys) -> dict[str, Any]:
     out = capsys.readouterr().out
     assert out.count("\n") == 1, "one JSON document and nothing else"
-    found: dict = json.loads(out)
+    found: dict[str, Any] = json.loads(out)
     return found
 
 
@@ -83,7 +84,7 @@ def test_the_mean_of_the_document_is_the_mean_of_results_jsonl(bench: Path, tmp_
     assert main(f"eval {bench} --model {GYM} --judge {GYM} --out {run} --json".split()) == 0
     shown = document(capsys)["models"][0]["persona_score"]["mean"]
     rows = [json.loads(line) for line in (run / "results.jsonl").read_text().splitlines()]
-    tasks: dict = {}
+    tasks: dict[str, Any] = {}
     for row in rows:
         tasks.setdefault(row["persona"], {}).setdefault(row["task"], []).append(row["score"])
     of_persona = [

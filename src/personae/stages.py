@@ -275,6 +275,7 @@ async def evaluate_benchmark(
     if protocol == "paper":
         judge_sampling = judge_sampling.model_copy(update={"logprobs": 0})
     writer_sampling = seeded(EXEMPLAR_SAMPLING, seed)
+    source_hash = bench.hash
     manifest = new_manifest(
         "eval",
         {
@@ -299,8 +300,8 @@ async def evaluate_benchmark(
             "cwd": str(Path.cwd()),
         },
         rubric_hash=rubric_hash(bench.language, bench.rubrics),
-        benchmark_hash=bench.hash,
-        made_from=(bench.hash,),
+        benchmark_hash=source_hash,
+        made_from=(source_hash,),
     )
     plan = EvalPlan(
         models=tuple(models),

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,7 +43,7 @@ class Script:
         self.requests = 0
         self._reply = reply
 
-    def __call__(self, call: dict):
+    def __call__(self, call: dict[str, Any]):
         self.requests += 1
         return self._reply(self.requests, call)
 

@@ -1,13 +1,14 @@
 """A script that plays every role of PersonaGym sensibly: examiner, writer, character, judge."""
 
 import hashlib
+from typing import Any
 
 
 def _number(text: str) -> int:
     return int(hashlib.sha256(text.encode()).hexdigest(), 16)
 
 
-def reply(call: dict):
+def reply(call: dict[str, Any]):
     last = call["messages"][-1]["content"]
     if call["kind"] == "score":
         return {"logprobs": [-0.5 - (_number(str(call["messages"])) % 100) / 100] * 3}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import StrEnum
-from functools import cached_property
 from typing import Literal
 
 from pydantic import Field, model_validator
@@ -122,7 +121,7 @@ class Benchmark(Record):
             raise ValueError("a task has two rubrics")
         return self
 
-    @cached_property
+    @property
     def hash(self) -> str:
         """SHA-256 over what decides scores: language, rubrics, characters, questions, exemplars."""
         return content_hash(

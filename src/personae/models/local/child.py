@@ -44,8 +44,8 @@ _GRACE_SECONDS = 2.0
 
 # GOMP_SPINCOUNT: with libgomp's default, threads that wait spin for good; when another program
 # holds a core each barrier then lasts a scheduler's tick and decoding falls from 111 tokens/s to
-# between 1 and 3. Passive waiting costs half the idle speed; 20,000 turns keep most of both.
-_ENVIRONMENT = {"GOMP_SPINCOUNT": "20000", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
+# between 1 and 3. Figures of several counts: docs/decisions/0002.
+_ENVIRONMENT = {"GOMP_SPINCOUNT": "1000", "PYTHONUNBUFFERED": "1", "PYTHONIOENCODING": "utf-8"}
 
 _alive: weakref.WeakSet[Child] = weakref.WeakSet()
 

@@ -2,7 +2,7 @@
 
 A 135M model under a schema pads white space inside the JSON for ever, or never closes a string.
 So white space is taken out of the grammar, and what the schema leaves without a bound gets one
-from the tokens that the reply may have. Whatever fits the bounded schema fits the schema that was asked for.
+from the tokens that the reply may have. Whatever fits the bounded schema fits the one asked for.
 """
 
 from __future__ import annotations
@@ -16,10 +16,8 @@ from personae.records import Call
 
 _ITEMS = 16  # of an array without maxItems
 _SHARE = 0.8  # of the tokens, for the strings; the rest is keys, quotes and numbers
-_LATIN, _HAN = (
-    3.0,
-    0.6,
-)  # characters a token: measured low for SmolLM2, which has few Chinese tokens
+# Characters a token, on the low side: SmolLM2 has few Chinese tokens.
+_LATIN, _HAN = 3.0, 0.6
 _CJK = re.compile(r"[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af\uff00-\uffef]")
 _FLOOR = 16
 

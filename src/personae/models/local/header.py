@@ -29,8 +29,14 @@ _SCALARS = {
 }
 _STRING, _ARRAY = 8, 9
 _MAX_KEYS = 4096
+_MAX_TENSORS = 100_000
+_MAX_DIMENSIONS = 4
 _MAX_ELEMENTS = 2_000_000
 _MAX_STRING = 4_000_000
+
+
+TENSOR_TYPES = "personae.tensor_types"
+"""Under this key: the ggml type numbers that occur among the tensors, ascending."""
 
 
 class _Cursor:
@@ -49,6 +55,16 @@ class _Cursor:
         raw = self.data[self.at : self.at + length]
         self.at += length
         return raw.decode("utf-8", "replace")
+
+    def tensor_type(self) -> int:
+        self.string()
+        dimensions = self.take("I")
+        if dimensions > _MAX_DIMENSIONS:
+            raise ValueError(f"a tensor of {dimensions} dimensions")
+        self.at += 8 * dimensions
+        kind: int = self.take("I")
+        self.at += 8
+        return kind
 
     def value(self, kind: int) -> Any:
         if kind in _SCALARS:
@@ -71,7 +87,7 @@ class _Cursor:
 
 
 def read_header(path: Path) -> dict[str, Any]:
-    """The key-values of a GGUF file.
+    """The key-values of a GGUF file, and `TENSOR_TYPES`.
 
     Raises:
         InputError: the file is absent, cut short or no GGUF of version 2 or 3.
@@ -82,13 +98,14 @@ def read_header(path: Path) -> dict[str, Any]:
             if data[:4] != b"GGUF":
                 raise ValueError("it does not begin with GGUF")
             cursor.at = 4
-            version, _tensors, keys = cursor.take("I"), cursor.take("Q"), cursor.take("Q")
-            if version not in (2, 3) or keys > _MAX_KEYS:
-                raise ValueError(f"version {version}, {keys} keys")
+            version, tensors, keys = cursor.take("I"), cursor.take("Q"), cursor.take("Q")
+            if version not in (2, 3) or keys > _MAX_KEYS or tensors > _MAX_TENSORS:
+                raise ValueError(f"version {version}, {keys} keys, {tensors} tensors")
             found: dict[str, Any] = {}
             for _ in range(keys):
                 name = cursor.string()
                 found[name] = cursor.value(cursor.take("I"))
+            found[TENSOR_TYPES] = sorted({cursor.tensor_type() for _ in range(tensors)})
             return found
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror or error})", path=path) from None
@@ -104,6 +121,7 @@ class Header:
         kv_bytes: bytes of key-value cache per token at 16 bits.
         control: texts of the control tokens, which must not be forged by a message's content.
         template: the chat template (Jinja), or None.
+        tensor_types: the ggml type numbers of the tensors.
         bos, eos: texts of those tokens, as the template wants them.
     """
 
@@ -123,6 +141,7 @@ class Header:
         )
         template = values.get("tokenizer.chat_template")
         self.template = template if isinstance(template, str) else None
+        self.tensor_types = frozenset(values.get(TENSOR_TYPES, ()))
         self.bos = _token(values, tokens, "bos")
         self.eos = _token(values, tokens, "eos")
 

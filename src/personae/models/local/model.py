@@ -7,6 +7,7 @@ import importlib.util
 import os
 import threading
 import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from personae.records import Call, Capabilities, Reply, TokenLogprob, Usage
 
 MAX_TOKENS = 512
 TEMPERATURE, TOP_P = 0.7, 0.95
-_CONTEXT = 4096
+_CONTEXT, _MIN_CONTEXT = 4096, 256
 _SLOTS = 8
 _CACHE_BYTES = 1 << 30  # of key-value cache; a large model gets fewer slots
 _MAX_THREADS = 16
@@ -43,13 +44,20 @@ class LocalModel:
 
     Args:
         spec: the model id.
+        adapters: GGUF LoRA files that `adapted` may use; all are held beside the weights.
         progress: is told of a download, see `weights.pull`.
 
     Raises:
         UsageError: the id names no weights, or the extra `local` is not installed.
     """
 
-    def __init__(self, spec: str, *, progress: weights.Progress | None = None) -> None:
+    def __init__(
+        self,
+        spec: str,
+        *,
+        adapters: Sequence[Path] = (),
+        progress: weights.Progress | None = None,
+    ) -> None:
         weights.parse_spec(spec)
         for package in ("xllamacpp", "openvino_genai", "gguf"):
             if importlib.util.find_spec(package) is None:
@@ -57,6 +65,7 @@ class LocalModel:
                     f"the embedded model needs {package}: pip install 'personae[local]'"
                 )
         self._spec, self._progress = spec, progress
+        self._adapters = tuple(adapters)
         self._path: Path | None = None
         self._header: Header | None = None
         self._children: dict[str, Child] = {}
@@ -89,6 +98,23 @@ class LocalModel:
             UnsupportedError: the weights bring no chat template, or cannot be scored.
             ServerError: the engine failed.
         """
+        return await self._complete(call, {})
+
+    def adapted(self, scales: Mapping[Path, float]) -> AdaptedModel:
+        """The same engine speaking through LoRA adapters, each with its scale.
+
+        Calls through different adapters may be in flight together; llama.cpp batches those that
+        share their adapters and runs the groups in turn. A `score` call folds the adapters into a
+        copy of the weights (once, in the cache) and gives that copy an engine of its own.
+
+        Raises:
+            UsageError: an adapter was not named when the model was made.
+        """
+        if strangers := [str(p) for p in scales if p not in self._adapters]:
+            raise UsageError(f"adapters unknown to this model: {', '.join(strangers)}")
+        return AdaptedModel(self, dict(scales))
+
+    async def _complete(self, call: Call, scales: Mapping[Path, float]) -> Reply:
         began = time.monotonic()
         path, header = await self._load()
         messages, notes = [], set()
@@ -98,9 +124,9 @@ class LocalModel:
                 notes.add("control tokens in a message were made plain text")
             messages.append({"role": message.role, "content": content})
         if call.kind == "score":
-            reply = await self._score(path, header, messages)
+            reply = await self._score(path, header, messages, scales)
         else:
-            reply = await self._generate(path, header, call, messages)
+            reply = await self._generate(path, header, call, messages, scales)
         return reply.model_copy(
             update={
                 "seconds": time.monotonic() - began,
@@ -124,12 +150,20 @@ class LocalModel:
         with self._loading:
             if self._path is None or self._header is None:
                 path = weights.pull(self._spec, self._progress)
-                self._header = Header(read_header(path))
+                header = Header(read_header(path))
+                for adapter in self._adapters:
+                    weights.check_adapter(adapter, header.architecture)
+                self._header = header
                 self._path = path
             return self._path, self._header
 
     async def _generate(
-        self, path: Path, header: Header, call: Call, messages: list[dict[str, str]]
+        self,
+        path: Path,
+        header: Header,
+        call: Call,
+        messages: list[dict[str, str]],
+        scales: Mapping[Path, float],
     ) -> Reply:
         sampling = call.sampling
         max_tokens = sampling.max_tokens or MAX_TOKENS
@@ -148,28 +182,83 @@ class LocalModel:
             body |= {"logprobs": True, "top_logprobs": sampling.logprobs}
         if call.reply_schema is not None:
             body["grammar"] = grammar(call, max_tokens)
-        found = await self._child("sampler", path, header).ask({"body": body, "lora": {}})
+        lora = {str(self._adapters.index(p)): scale for p, scale in scales.items()}
+        found = await self._sampler(path, header).ask({"body": body, "lora": lora})
         return _as_reply(found)
 
-    async def _score(self, path: Path, header: Header, messages: list[dict[str, str]]) -> Reply:
-        found = await self._child("scorer", path, header).ask({"messages": messages})
+    async def _score(
+        self,
+        path: Path,
+        header: Header,
+        messages: list[dict[str, str]],
+        scales: Mapping[Path, float],
+    ) -> Reply:
+        exact = await asyncio.to_thread(
+            weights.for_scoring, path, header.tensor_types, scales, self._progress
+        )
+        found = await self._scorer(exact, header).ask({"messages": messages})
         return Reply(
             logprobs=tuple(TokenLogprob(token=t, logprob=v) for t, v in found["tokens"]),
             usage=Usage(tokens_in=found["tokens_in"], tokens_out=0),
         )
 
-    def _child(self, kind: str, path: Path, header: Header) -> Child:
-        if kind not in self._children:
-            context = min(header.context, int(os.environ.get("PERSONAE_LOCAL_CONTEXT", _CONTEXT)))
-            config: dict[str, Any] = {"path": str(path), "context": context}
-            if kind == "sampler":
-                slots = max(1, min(_SLOTS, _CACHE_BYTES // (context * header.kv_bytes)))
-                config |= {"slots": slots, "threads": _threads(), "adapters": []}
-            else:
-                template = {"template": header.template, "bos": header.bos, "eos": header.eos}
-                config |= {"batch": _SCORED_AT_ONCE, "header": template}
-            self._children[kind] = Child(kind, config, path)
-        return self._children[kind]
+    def _sampler(self, path: Path, header: Header) -> Child:
+        if "sampler" not in self._children:
+            context = _context(header)
+            slots = max(1, min(_SLOTS, _CACHE_BYTES // max(1, context * header.kv_bytes)))
+            config = {
+                "path": str(path),
+                "context": context,
+                "slots": slots,
+                "threads": _threads(),
+                "adapters": [str(p) for p in self._adapters],
+            }
+            self._children["sampler"] = Child("sampler", config, path)
+        return self._children["sampler"]
+
+    def _scorer(self, path: Path, header: Header) -> Child:
+        key = f"scorer {path}"
+        if key not in self._children:
+            config = {
+                "path": str(path),
+                "context": _context(header),
+                "batch": _SCORED_AT_ONCE,
+                "header": {"template": header.template, "bos": header.bos, "eos": header.eos},
+            }
+            self._children[key] = Child("scorer", config, path)
+        return self._children[key]
+
+
+class AdaptedModel:
+    """A `Backend` that speaks through adapters of a `LocalModel`; see `LocalModel.adapted`."""
+
+    def __init__(self, model: LocalModel, scales: Mapping[Path, float]) -> None:
+        self._model, self._scales = model, scales
+
+    @property
+    def endpoint(self) -> str:
+        """The engine's: they share one machine."""
+        return self._model.endpoint
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """Those of the engine."""
+        return self._model.capabilities
+
+    async def complete(self, call: Call) -> Reply:
+        """Answer one call; raises what `LocalModel.complete` raises."""
+        return await self._model._complete(call, self._scales)
+
+    async def close(self) -> None:
+        """The engine belongs to the `LocalModel`."""
+
+
+def _context(header: Header) -> int:
+    """Tokens of one dialogue: the model's own, at most 4096 or PERSONAE_LOCAL_CONTEXT."""
+    wanted = os.environ.get("PERSONAE_LOCAL_CONTEXT", str(_CONTEXT))
+    if not wanted.isdecimal() or int(wanted) < _MIN_CONTEXT:
+        raise UsageError(f"PERSONAE_LOCAL_CONTEXT is {wanted!r}; it must be a number of tokens")
+    return min(header.context, int(wanted))
 
 
 def _threads() -> int:

