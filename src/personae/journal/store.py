@@ -23,7 +23,7 @@ from pathlib import Path
 
 from personae.errors import JournalError
 from personae.records import Call, Failure, Message, Record, Reply
-from personae.records.call import messages_json, utf8_json
+from personae.records.call import messages_json
 
 APPLICATION_ID = 0x5045_5253  # "PERS"
 VERSION = 1
@@ -115,7 +115,7 @@ class FailureLine:
 
 
 def _pack(record: Record, *, exclude: set[str] | None = None) -> bytes:
-    return zlib.compress(utf8_json(record, exclude=exclude), 1)
+    return zlib.compress(record.to_json(exclude=exclude).encode(), 1)
 
 
 @lru_cache(maxsize=256)

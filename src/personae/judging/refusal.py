@@ -20,12 +20,17 @@ _HEAD, _TAIL = 4_000, 1_000  # characters looked at: a refusal opens an answer o
 
 
 class _Rule(NamedTuple):
-    """`pattern` marks a refusal if `near` (where set) occurs at most `reach` characters away."""
+    """`pattern` marks a refusal if `near` (where set) occurs at most `reach` characters away.
+
+    `hints` (where set) are strings of which every match holds one: looking for them is a hundred
+    times as fast, and most answers have none.
+    """
 
     reason: str
     pattern: re.Pattern[str]
     near: re.Pattern[str] | None = None
     reach: int = 0
+    hints: tuple[str, ...] = ()
 
 
 def is_refusal(answer: str) -> bool:
@@ -45,6 +50,8 @@ def refusal_reasons(answer: str) -> tuple[str, ...]:
 
 
 def _applies(rule: _Rule, text: str) -> bool:
+    if rule.hints and not any(hint in text for hint in rule.hints):
+        return False
     for match in rule.pattern.finditer(text):
         if rule.near is None:
             return True
@@ -123,6 +130,25 @@ _ENGLISH = (
         ),
         _NEGATION,
         250,
+        hints=(
+            "chatgpt",
+            "claude",
+            "gpt",
+            "gemini",
+            "bard",
+            "qwen",
+            "llama",
+            "deepseek",
+            "copilot",
+            "mistral",
+            "openai",
+            "anthropic",
+            "google",
+            "deepmind",
+            "meta ai",
+            "alibaba",
+            "microsoft",
+        ),
     ),
     _Rule(
         "disclaims personal experiences or opinions, in the plural that only models use",
@@ -133,6 +159,7 @@ _ENGLISH = (
             (?:experiences|opinions|feelings|emotions|beliefs|preferences|memories|thoughts|views
             |perspectives|desires|anecdotes)\b(?!\s(?:with|in|of|about|on|while)\b)"""
         ),
+        hints=("personal", "subjective", "lived", "human", "real-life", "physical"),
     ),
     _Rule(
         "disclaims feelings and a body",
@@ -143,6 +170,17 @@ _ENGLISH = (
             |(?:a\s)?physical\s(?:body|form|presence|existence)|the\sability\sto\s(?:feel|experience)\b
             |(?:feelings|emotions|experiences)\s(?:in\s)?the\s(?:same\s)?way\s(?:that\s)?humans?\b)
             |\bnot\spossess\sthe\sability\sto\sfeel\b|\bi\sam\snot\sa\sreal\sperson\b"""
+        ),
+        hints=(
+            "feelings",
+            "emotions",
+            "consciousness",
+            "beliefs",
+            "opinions",
+            "experiences",
+            "physical",
+            "the ability to",
+            "a real person",
         ),
     ),
     _Rule(
@@ -155,6 +193,7 @@ _ENGLISH = (
             (?:this|that|the|such\san?|an?)\s(?:\w+\s)?(?:persona|identity|role\sof\s(?:an?|the|someone))\b
             |impersonat(?:e|ing)\b)"""
         ),
+        hints=("role", "persona", "identity", "impersonat"),
     ),
     _Rule(
         "finds it wrong to pretend",
@@ -164,6 +203,7 @@ _ENGLISH = (
         ),
         _NEGATION,
         60,
+        hints=("pretend",),
     ),
     _Rule(
         "apologises and does not feel comfortable, as Claude 3 did",
@@ -178,6 +218,7 @@ _ENGLISH = (
             (?:the|this|that)\s(?:\w+\s)?(?:persona|character)\b
             |{_CANNOT}\s[^.!?]{{0,60}}\b(?:this|that|the)\spersona\b"""
         ),
+        hints=("persona", "character"),
     ),
     _Rule(
         "breaks off the play",
@@ -185,6 +226,7 @@ _ENGLISH = (
             r"""\b(?:step(?:ping)?\sout\sof|break(?:ing)?)\scharacter\b
             |\b(?:can't|cannot|won't|unable\sto)\scontinue\s[^.!?]{0,40}\bin\scharacter\b"""
         ),
+        hints=("character",),
     ),
     _Rule(
         "cannot assist with the request",
@@ -194,6 +236,7 @@ _ENGLISH = (
             (?:\w+\s)?(?:request|prompt)\b
             |{_CANNOT}\sassist\s(?:you\s)?(?:with|in)\s(?:this|that)\s?(?:[.,;!]|$)"""
         ),
+        hints=("request", "prompt", "assist"),
     ),
     _Rule(
         "is nothing but: sorry, I can't help with that",
@@ -213,6 +256,7 @@ _ENGLISH = (
             |discriminatory|derogatory|violent)\s(?:content|material|responses?)
             |responses?\s(?:that|which|to\sth(?:is|at)\sprompt|in\sthe\svoice)))\b"""
         ),
+        hints=("content", "text", "response", "statement", "material"),
     ),
     _Rule(
         "cites its guidelines or programming",

