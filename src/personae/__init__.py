@@ -2,7 +2,7 @@
 
 The same things as the commands, as a few lines of Python::
 
-    from personae import ScriptedModel, evaluate, read_benchmark, report
+    from personae import evaluate, report
 
     run = evaluate("bench.jsonl", "runs/first", models=["local"], judges=["lift:local"])
     print(report("runs/first")["models"][0]["persona_score"])
@@ -48,17 +48,25 @@ _HOMES = {
     "build": "personae.api",
     "evaluate": "personae.api",
     "exemplify": "personae.api",
-    "import_personagym": "personae.interview.importers",
-    "read_benchmark": "personae.interview.benchmark_file",
+    "import_personagym": "personae.api",
+    "read_benchmark": "personae.api",
     "report": "personae.api",
-    "write_benchmark": "personae.interview.benchmark_file",
+    "write_benchmark": "personae.api",
 }
 
 if TYPE_CHECKING:
-    from personae.api import ask, audit, build, evaluate, exemplify, report
+    from personae.api import (
+        ask,
+        audit,
+        build,
+        evaluate,
+        exemplify,
+        import_personagym,
+        read_benchmark,
+        report,
+        write_benchmark,
+    )
     from personae.errors import PersonaeError
-    from personae.interview.benchmark_file import read_benchmark, write_benchmark
-    from personae.interview.importers import import_personagym
     from personae.models import Registry, ScriptedModel
     from personae.records import Benchmark, Call, Message, Reply
     from personae.session import Options

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from personae.interview import benchmark_file, importers
 from personae.journal.flow import run_sync
 from personae.models import Registry
 from personae.models.prices import load_prices
@@ -52,6 +53,21 @@ def ask(
             await backend.close()
 
     return run_sync(once())
+
+
+def read_benchmark(path: PathLike) -> Benchmark:
+    """Read a benchmark file; see `personae.interview.benchmark_file.read_benchmark`."""
+    return benchmark_file.read_benchmark(Path(path))
+
+
+def write_benchmark(benchmark: Benchmark, path: PathLike) -> None:
+    """Write a benchmark file, whole or not at all."""
+    benchmark_file.write_benchmark(benchmark, Path(path))
+
+
+def import_personagym(folder: PathLike, rubrics: PathLike | None = None) -> Benchmark:
+    """PersonaGym's published questions; see `personae.interview.importers.import_personagym`."""
+    return importers.import_personagym(Path(folder), None if rubrics is None else Path(rubrics))
 
 
 def build(out: PathLike, examiner: str, **arguments: Any) -> Built:
