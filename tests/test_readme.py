@@ -1,0 +1,134 @@
+"""What the README promises: its commands and its Python run, its tree is the repository's."""
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+
+import personae
+from personae.cli import main
+from tests.conftest import ROOT
+from tests.test_docs import FENCE, command_lines
+
+TEXT = (ROOT / "README.md").read_text("utf-8")
+PYTHON = re.compile(r"<!-- python: ([^>]*?) -->\n```python\n(.*?)```", re.DOTALL)
+GYM = Path(__file__).parent / "scripts" / "gym.py"
+MODEL_OPTIONS = ("--model", "--judge", "--examiner", "--exemplars")
+
+
+def block(language: str, holding: str) -> str:
+    (found,) = [
+        body for _, lang, body in FENCE.findall(TEXT) if lang == language and holding in body
+    ]
+    return found
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty folder with the README's people.txt, as a reader would have it."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "people.txt").write_text(block("text", "lighthouse"), encoding="utf-8")
+    return tmp_path
+
+
+def with_scripts(words: list[str], folder: Path) -> list[str]:
+    """The command with a script in each model's place; two models stay two."""
+    made: list[str] = []
+    of_models = False
+    for word in words:
+        if word.startswith("--"):
+            of_models = word in MODEL_OPTIONS
+            made.append(word)
+        elif of_models:
+            lift, _, model = word.rpartition("lift:")
+            script = folder / (re.sub(r"\W+", "-", model) + ".py")
+            shutil.copy(GYM, script)
+            made.append(f"{lift}{'lift:' if 'lift:' in word else ''}scripted:{script}")
+        else:
+            made.append(word)
+    return made
+
+
+def test_the_commands_of_the_page_do_what_it_says_one_after_the_other(here, capsys) -> None:
+    lines = [line for line in command_lines(TEXT) if "first" in line or "bench.jsonl" in line]
+    kinds = [shlex.split(line)[1] for line in lines]
+    assert kinds == ["bench", "eval", "eval", "audit", "report", "resume"]
+    for line in lines:
+        words = with_scripts(shlex.split(line)[1:], here)
+        if words[0] == "bench":
+            words += ["--questions", "2"]  # the page's ten take ten times as long
+        if words[0] == "audit":
+            words += ["--limit", "8"]
+        if words[0] == "resume":
+            words += ["--trust-scripts"]
+        assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
+        if "--dry-run" in words:
+            assert not (here / "runs").exists(), "a dry run leaves nothing"
+    run = here / "runs" / "first"
+    names = {path.name for path in run.iterdir()}
+    assert {
+        "manifest.json",
+        "journal.sqlite",
+        "results.jsonl",
+        "report.html",
+        "scores.csv",
+    } <= names
+    page = (run / "report.html").read_text("utf-8")
+    assert "gpt-4o-mini" in page
+
+
+def test_the_python_of_the_page_runs_as_it_stands(here, capsys) -> None:
+    blocks = PYTHON.findall(TEXT)
+    assert [kind for kind, _ in blocks] == [
+        "on a script instead of `local` (tests/test_readme.py)",
+        "as it stands",
+    ]
+    printed = []
+    for kind, code in blocks:
+        if "instead" in kind:
+            assert code.count('model = "local"') == 1
+        runnable = code.replace('model = "local"', f'model = "scripted:{GYM}"')
+        exec(compile(runnable, "README.md", "exec"), {"__name__": "readme"})
+        printed.append(capsys.readouterr().out)
+    first, second = printed
+    assert first.startswith("10 questions, 0 shortfalls\n")
+    assert "'mean'" in first
+    assert "'audit': 'failed'" in first, "the script's scores are drawn by hash"
+    assert (here / "runs" / "first" / "report.html").is_file()
+    assert second.splitlines() == ["Since you ask about it: I bake.", "{4}"]
+
+
+def test_all_python_of_the_page_is_run() -> None:
+    assert len(PYTHON.findall(TEXT)) == TEXT.count("```python")
+
+
+def test_the_tree_of_the_page_is_the_repositorys() -> None:
+    lines = block("text", "src/personae/errors.py").splitlines()
+    paths = [line.split()[0] for line in lines]
+    for path in paths:
+        assert (ROOT / path).exists(), path
+        assert path.endswith("/") == (ROOT / path).is_dir(), path
+    package = ROOT / "src" / "personae"
+    rooms = {f"src/personae/{p.name}" for p in package.iterdir()
+             if (p.suffix == ".py" or (p / "__init__.py").is_file())
+             and p.name not in ("__init__.py", "__main__.py", "progress.py")}  # fmt: skip
+    assert rooms == {path.rstrip("/") for path in paths if path.startswith("src/")}
+
+
+def test_the_make_targets_of_the_pages_exist() -> None:
+    targets = set(re.findall(r"^(\w+):", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE))
+    text = TEXT + (ROOT / "CONTRIBUTING.md").read_text("utf-8")
+    named = set(re.findall(r"(?:^ {4}|`)make (\w+)", text, re.MULTILINE))
+    assert {"demo", "test", "setup", "bench"} <= named <= targets
+
+
+def test_every_public_name_has_a_home_and_the_page_uses_only_these() -> None:
+    for name in personae.__all__:
+        assert getattr(personae, name) is not None
+    assert set(personae._HOMES) == set(personae.__all__)
+    used = re.findall(r"^from personae import (.+)$", TEXT, re.MULTILINE)
+    assert len(used) == 2
+    for line in used:
+        assert {name.strip() for name in line.split(",")} <= set(personae.__all__)
