@@ -36,7 +36,9 @@ def bounded(call: Call, max_tokens: int) -> dict[str, Any]:
     strings = max(1, _count_strings(schema, 1))
     limit = max(_FLOOR, int(max_tokens * _SHARE * per_token / strings))
     _bound(schema, limit)
-    schema["x-guidance"] = {"whitespace_flexible": False}
+    # Without "lenient" a keyword that the engine does not know (uniqueItems) silently lifts the
+    # whole constraint; with it only that keyword is left to whoever checks the reply.
+    schema["x-guidance"] = {"whitespace_flexible": False, "lenient": True}
     return schema
 
 
