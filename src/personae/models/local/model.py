@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from personae.errors import UsageError
+from personae.errors import UnsupportedError, UsageError
 from personae.models.local import weights
 from personae.models.local.child import Child
 from personae.models.local.grammar import grammar
@@ -26,6 +26,7 @@ _SLOTS = 8
 _CACHE_BYTES = 1 << 30  # of key-value cache; a large model gets fewer slots
 _MAX_THREADS = 16
 _SCORED_AT_ONCE = 16
+_UNDERFLOW = -103.28  # ln of the smallest positive number of 32 bits, 2**-149
 
 
 class LocalModel:
@@ -70,6 +71,7 @@ class LocalModel:
         self._header: Header | None = None
         self._children: dict[str, Child] = {}
         self._loading = threading.Lock()
+        self._scores = True
 
     @property
     def endpoint(self) -> str:
@@ -78,8 +80,8 @@ class LocalModel:
 
     @property
     def capabilities(self) -> Capabilities:
-        """Schema, log-probabilities of generated and of given text."""
-        return Capabilities(structured="schema", score=True, logprobs=True)
+        """Schema and log-probabilities; those of given text until the weights turn out unfit."""
+        return Capabilities(structured="schema", score=self._scores, logprobs=True)
 
     async def complete(self, call: Call) -> Reply:
         """Answer one call; many at once share a batch.
@@ -196,7 +198,11 @@ class LocalModel:
         exact = await asyncio.to_thread(
             weights.for_scoring, path, header.tensor_types, scales, self._progress
         )
-        found = await self._scorer(exact, header).ask({"messages": messages})
+        try:
+            found = await self._scorer(exact, header).ask({"messages": messages})
+        except UnsupportedError:
+            self._scores = False
+            raise
         return Reply(
             logprobs=tuple(TokenLogprob(token=t, logprob=v) for t, v in found["tokens"]),
             usage=Usage(tokens_in=found["tokens_in"], tokens_out=0),
@@ -273,6 +279,11 @@ def _seed(call: Call) -> int:
     return (call.sampling.seed + 0x9E3779B1 * call.repeat) % (1 << 32)
 
 
+def _nats(entry: dict[str, Any]) -> float:
+    """A log-probability; the engine writes -3.4e38 where exp() left nothing of 32 bits."""
+    return max(float(entry["logprob"]), _UNDERFLOW)
+
+
 def _as_reply(found: dict[str, Any]) -> Reply:
     choice, usage = found["choices"][0], found["usage"]
     logprobs = None
@@ -280,8 +291,8 @@ def _as_reply(found: dict[str, Any]) -> Reply:
         logprobs = tuple(
             TokenLogprob(
                 token=entry["token"],
-                logprob=entry["logprob"],
-                top=tuple((other["token"], other["logprob"]) for other in entry["top_logprobs"]),
+                logprob=_nats(entry),
+                top=tuple((other["token"], _nats(other)) for other in entry["top_logprobs"]),
             )
             for entry in choice["logprobs"]["content"]
         )
