@@ -25,7 +25,7 @@ from personae.interview.build import (
 from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan, evaluate
 from personae.interview.personas import read_personas
 from personae.judging.answers import answers_of_results
-from personae.judging.audit import WORSE, ask_cases, build_cases, choose, judge_audit
+from personae.judging.audit import ORDERS, WORSE, ask_cases, build_cases, choose, judge_audit
 from personae.judging.judge import JUDGE_SAMPLING
 from personae.judging.lift import PREFIX
 from personae.judging.rubrics import rubric_hash, rubric_set
@@ -36,7 +36,7 @@ from personae.reports.gather import AUDITS
 from personae.session import BENCHMARK, RESULTS, Options, Run, new_manifest, open_run
 from personae.stages import Evaluated, partial_results, seeded, write_results
 
-AUDIT_GROUPS = (*WORSE, "order")
+AUDIT_GROUPS = (*WORSE, *ORDERS)
 ENVIRONMENTS_OFFERED = 12
 """A small examiner chooses better, and much sooner, from twelve names than from 150."""
 SHORT = 160

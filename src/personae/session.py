@@ -21,21 +21,14 @@ from personae.errors import (
     StoppedEarlyError,
     UsageError,
 )
-from personae.journal.client import (
-    DEFAULT_CONCURRENCY,
-    FIRST_DELAY,
-    Caps,
-    Client,
-    Event,
-    Plan,
-    Prices,
-)
+from personae.journal.client import DEFAULT_CONCURRENCY, FIRST_DELAY, Caps, Client, Event, Plan
 from personae.journal.flow import NoWatcher, Watcher
 from personae.journal.store import Journal
 from personae.models.dry import DryBackend
+from personae.models.prices import load_prices
 from personae.models.registry import Registry, model_scheme, script_path
 from personae.prompts import names, prompt_hash, render
-from personae.records import Call, Language, Manifest, Message
+from personae.records import Call, Language, Manifest, Message, Prices
 from personae.records.files import read_json, write_atomically
 
 MANIFEST = "manifest.json"
@@ -68,7 +61,7 @@ class Options:
     timeout: float = 120.0
     retry_delay: float = FIRST_DELAY
     trust_scripts: bool = True
-    prices: Prices = field(default=lambda _model: None)
+    prices: Prices = field(default_factory=load_prices)
     watcher: Watcher = field(default_factory=NoWatcher)
     observe: Callable[[Event], None] | None = None
 
@@ -132,7 +125,7 @@ def _same_run(old: Manifest, new: Manifest) -> list[str]:
     different += [
         f"--{name.replace('_', '-')}"
         for name, value in new.arguments.items()
-        if old.arguments.get(name, value) != value
+        if name != "cwd" and old.arguments.get(name, value) != value
     ]
     return different
 

@@ -16,11 +16,11 @@ from personae.errors import (
     StoppedEarlyError,
     UsageError,
 )
-from personae.journal.client import Caps, Client, Plan, Price, estimate_tokens
+from personae.journal.client import Caps, Client, Plan, estimate_tokens
 from personae.journal.store import Journal
 from personae.models import DryBackend, ScriptedModel
 from personae.prompts.schemas import verdict_schema
-from personae.records import Call, Message, Reply, Usage
+from personae.records import Call, Message, Price, Reply, Usage
 from personae.session import repair_messages
 
 GOOD = {"justification": "because", "score": 4}

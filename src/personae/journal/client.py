@@ -12,12 +12,11 @@ import asyncio
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from personae.errors import ReplayMissError, StoppedEarlyError, TransportError, UsageError
 from personae.journal.limits import Limit
 from personae.journal.store import Journal
-from personae.records import Backend, Call, Failure, Message, Reply, Usage, prompt_text
+from personae.records import Backend, Call, Failure, Message, Prices, Reply, prompt_text
 from personae.records.structured import MalformedReplyError, parse_structured
 
 DEFAULT_CONCURRENCY = 64
@@ -27,35 +26,6 @@ MOST_REFUSED = 4
 FIRST_DELAY = 0.5
 LONGEST_DELAY = 30.0
 TYPICAL_REPLY_TOKENS = 300
-
-
-@dataclass(frozen=True)
-class Price:
-    """US dollars per million tokens; `cached` is what a cached prompt token costs."""
-
-    tokens_in: float
-    tokens_out: float
-    cached: float | None = None
-
-    def of(self, usage: Usage) -> float | None:
-        """The price of one reply; None where the endpoint did not report its usage."""
-        if usage.tokens_in is None or usage.tokens_out is None:
-            return None
-        return self.of_tokens(usage.tokens_in, usage.tokens_out, usage.cached or 0)
-
-    def of_tokens(self, tokens_in: int, tokens_out: int, cached: int = 0) -> float:
-        """The price of token sums."""
-        cheap = self.tokens_in if self.cached is None else self.cached
-        return ((tokens_in - cached) * self.tokens_in + cached * cheap
-                + tokens_out * self.tokens_out) / 1e6  # fmt: skip
-
-
-class Prices(Protocol):
-    """Looks prices up; None is unknown, which is not free."""
-
-    def __call__(self, model: str) -> Price | None:
-        """The price of a model."""
-        ...
 
 
 @dataclass(frozen=True)
@@ -174,7 +144,7 @@ class Client:
             if self._caps.usd is not None and self._prices(model) is None:
                 raise UsageError(
                     f"the price of {model!r} is unknown, so --max-cost cannot be kept: "
-                    "add it to your price file (docs/models.md) or use --max-calls"
+                    "add it to your price file (docs/running.md, Prices) or use --max-calls"
                 )
             found = self._backends[model] = self._backend_for(model)
         return found

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from personae.errors import InputError
-from personae.journal.client import Price
 from personae.models.registry import model_scheme
+from personae.records import Price
 from personae.records.files import read_json
 
 ENVIRONMENT = "PERSONAE_PRICES"
@@ -39,7 +39,7 @@ class PriceTable:
 def _read(value: Any, path: Path | str) -> dict[str, Price]:
     models = value.get("models") if isinstance(value, dict) else None
     if not isinstance(models, dict):
-        raise InputError('has no "models"', path=path, mend="See docs/models.md, Prices")
+        raise InputError('has no "models"', path=path, mend="See docs/running.md, Prices")
     prices: dict[str, Price] = {}
     for name, entry in models.items():
         try:

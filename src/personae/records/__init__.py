@@ -25,6 +25,7 @@ from personae.records.call import (
     prompt_text,
 )
 from personae.records.manifest import Manifest
+from personae.records.price import Price, Prices
 from personae.records.results import (
     Agreement,
     Audit,
@@ -38,7 +39,7 @@ from personae.records.results import (
 __all__ = [
     "Agreement", "Audit", "AuditGroup", "Backend", "Benchmark", "Call", "Capabilities",
     "Character", "Estimate", "Failure", "Language", "Manifest", "Message", "Model", "ModelScores",
-    "PairedDifference", "Question", "Record", "Reply", "ReplySchema", "ResultRow", "Rubric",
+    "PairedDifference", "Price", "Prices", "Question", "Record", "Reply", "ReplySchema", "ResultRow", "Rubric",
     "Sampling", "Shortfall", "Task", "TokenLogprob", "Usage", "canonical_json", "content_hash",
     "prompt_text",
 ]  # fmt: skip

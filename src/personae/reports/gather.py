@@ -8,10 +8,9 @@ from pathlib import Path
 from personae.errors import InputError
 from personae.interview.benchmark_file import read_benchmark
 from personae.journal import store
-from personae.journal.client import Prices
 from personae.journal.store import Journal
 from personae.judging.scores import judge_agreement, paired, score_models
-from personae.records import Audit, Benchmark, Manifest, PairedDifference, ResultRow
+from personae.records import Audit, Benchmark, Manifest, PairedDifference, Prices, ResultRow
 from personae.records.files import read_json, read_jsonl
 from personae.reports.data import (
     CallCounts,
