@@ -18,14 +18,14 @@ FORMAT = 1
 
 def dump_benchmark(benchmark: Benchmark) -> str:
     """The text of a benchmark file."""
-    whole = benchmark.to_dict()
-    personas, questions = whole.pop("personas"), whole.pop("questions")
-    lines: list[dict[str, Any]] = [
-        {"record": "benchmark", "format": FORMAT, "content_hash": benchmark.hash, **whole}
-    ]
-    lines += [{"record": "persona", **p} for p in personas]
-    lines += [{"record": "question", **q} for q in questions]
-    return "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines)
+    whole = benchmark.model_copy(update={"personas": (), "questions": ()}).to_dict()
+    del whole["personas"], whole["questions"]
+    header = {"record": "benchmark", "format": FORMAT, "content_hash": benchmark.hash, **whole}
+    lines = [json.dumps(header, ensure_ascii=False)]
+    # Every record's JSON begins with a brace and has at least one field.
+    lines += ['{"record":"persona",' + p.to_json()[1:] for p in benchmark.personas]
+    lines += ['{"record":"question",' + q.to_json()[1:] for q in benchmark.questions]
+    return "\n".join(lines) + "\n"
 
 
 def write_benchmark(benchmark: Benchmark, path: Path) -> None:

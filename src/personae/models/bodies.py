@@ -98,7 +98,7 @@ def body_of(call: Call, model: str, dialect: Dialect) -> tuple[dict[str, Any], l
     if call.reply_schema is not None:
         level = dialect.structured_level(call.reply_schema.name)
         if level == "schema":
-            text = json.dumps(call.reply_schema.body)
+            text = to_json(call.reply_schema.body)
             schema, strict = _as_sent(text, bare=dialect.bare_schemas)
             body["response_format"] = {
                 "type": "json_schema",
@@ -147,7 +147,7 @@ def encode(body: dict[str, Any]) -> bytes:
 
 
 @lru_cache(maxsize=256)
-def _as_sent(text: str, *, bare: bool) -> tuple[Any, bool]:
+def _as_sent(text: bytes, *, bare: bool) -> tuple[Any, bool]:
     """A schema from its JSON, without its limits on request, and whether it fits strict mode."""
     schema = json.loads(text)
     if bare:
@@ -156,7 +156,7 @@ def _as_sent(text: str, *, bare: bool) -> tuple[Any, bool]:
 
 
 @lru_cache(maxsize=256)
-def _has_limits(text: str) -> bool:
+def _has_limits(text: bytes) -> bool:
     schema = json.loads(text)
     return bool(_without_limits(schema) != schema)
 
@@ -282,7 +282,7 @@ def _weaker_format(
         level == "schema"
         and not dialect.bare_schemas
         and (_INVALID_SCHEMA.search(rejection.detail) or _LIMIT_WORDS.search(rejection.detail))
-        and _has_limits(json.dumps(call.reply_schema.body))
+        and _has_limits(to_json(call.reply_schema.body))
     ):
         return replace(dialect, bare_schemas=True)
     if _INVALID_SCHEMA.search(rejection.detail):

@@ -32,12 +32,18 @@ Role = Literal["system", "user", "assistant"]
 LANGUAGES: tuple[Language, ...] = get_args(Language)
 
 _MARK = re.compile(r"^=== *(system|user|assistant) *$", re.MULTILINE)
-_ANGLES = str.maketrans({"<": "‹", ">": "›", "＜": "‹", "＞": "›", "﹤": "‹", "﹥": "›"})
+# Angle brackets, and what no text holds: control characters and lone surrogates. One table, since
+# a pass over ten kilobytes is a good part of what a prompt costs.
+_OUTSIDE = {
+    **str.maketrans({"<": "‹", ">": "›", "＜": "‹", "＞": "›", "﹤": "‹", "﹥": "›"}),
+    **dict.fromkeys(
+        (*range(9), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)), "\ufffd"
+    ),
+}
 _BRACKET_TOKEN = re.compile(
     r"\[(/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_\w+))\]", re.IGNORECASE
 )
 _INCLUDE = re.compile(r'\{% include "([^"]+)" (\+?)%\}(\n?)')
-_UNPRINTABLE = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 _ENDED = re.compile(r"[.!?…。！？][\"'”’」』)）]*$")
 
 
@@ -121,10 +127,9 @@ def quoted(text: str, tag: str, **attributes: str | int) -> str:
     """
     if not isinstance(text, str):
         raise TypeError(f"<{tag}> quotes text, not {type(text).__name__}")
-    inside = text.replace("\r\n", "\n").replace("\r", "\n").translate(_ANGLES)
+    inside = text.replace("\r\n", "\n").replace("\r", "\n").translate(_OUTSIDE)
     if "[" in inside:
         inside = _BRACKET_TOKEN.sub(r"⟦\1⟧", inside)
-    inside = _UNPRINTABLE.sub("\ufffd", inside)
     head = "".join(f' {key}="{value}"' for key, value in attributes.items())
     return f"<{tag}{head}>\n{inside}\n</{tag}>"
 
