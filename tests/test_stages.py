@@ -253,6 +253,20 @@ async def test_a_dry_run_writes_nothing_and_counts_every_call(tmp_path: Path):
     assert not run.exists()
 
 
+@pytest.mark.parametrize(("per_environment", "most"), [(False, 1), (True, 6)])
+async def test_a_dry_run_counts_personas_to_be_written_and_all_that_hangs_on_them(
+    tmp_path: Path, per_environment, most
+):
+    done = await build(
+        tmp_path / "b.jsonl", "openai/none", generate=25, questions=30,
+        per_environment=per_environment, options=Options(dry_run=True),
+    )  # fmt: skip
+    assert done.plan is not None
+    # 3 batches of at most ten personas; then a choice each, and 3 batches of ten questions a task
+    # (and environment: six is the most that an examiner may choose).
+    assert done.plan.calls["examiner", "openai/none"] == 3 + 25 * (1 + 5 * most * 3)
+
+
 async def test_another_benchmark_or_model_in_the_same_run_directory_is_refused(tmp_path: Path):
     bench = await built(tmp_path)
     run = tmp_path / "run"

@@ -5,6 +5,7 @@ With them all later calls of a pipeline can be counted without a model.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from typing import Any
 
@@ -12,7 +13,10 @@ from personae.records import Call, Capabilities, Reply, TokenLogprob
 
 
 class DryBackend:
-    """Invents the smallest reply that each call's schema allows; distinct strings throughout."""
+    """Invents replies that each call's schema allows: lists as long as they may be.
+
+    No two strings are alike, so that no stage takes one for a near-duplicate and asks again.
+    """
 
     endpoint = "dry-run"
     capabilities = Capabilities(structured="schema", score=True, logprobs=True)
@@ -33,7 +37,7 @@ class DryBackend:
 
     def _word(self) -> str:
         self._count += 1
-        return f"placeholder {self._count} {'x' * (self._count % 7)}"
+        return hashlib.sha256(str(self._count).encode()).hexdigest()
 
     def _of(self, schema: dict[str, Any]) -> Any:
         if "enum" in schema:
@@ -42,7 +46,7 @@ class DryBackend:
             case "object":
                 return {k: self._of(v) for k, v in schema.get("properties", {}).items()}
             case "array":
-                count = max(1, schema.get("minItems", 1))
+                count = schema.get("maxItems") or max(1, schema.get("minItems", 1))
                 items = schema.get("items", {})
                 if schema.get("uniqueItems") and "enum" in items:
                     return items["enum"][:count]
