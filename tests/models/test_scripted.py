@@ -1,5 +1,7 @@
 """The scripted model answers through the real interface."""
 
+import math
+
 import pytest
 
 from personae.errors import RateLimitError, ServerError, TransportError
@@ -74,8 +76,22 @@ async def test_a_score_call_wants_logprobs():
     found = await ScriptedModel(lambda _call: {"logprobs": [-1, -2.5]}).complete(asked)
     assert found.logprobs is not None
     assert [t.logprob for t in found.logprobs] == [-1.0, -2.5]
-    with pytest.raises(TransportError, match="logprobs"):
-        await ScriptedModel(lambda _call: "text").complete(asked)
+    for given in ("text", {"logprobs": [math.nan]}, {"logprobs": [-math.inf]}):
+        with pytest.raises(TransportError, match="logprobs"):
+            await ScriptedModel(lambda _call, given=given: given).complete(asked)
+
+
+async def test_a_dict_that_is_no_json_is_a_failure_and_no_traceback():
+    with pytest.raises(TransportError, match="no JSON"):
+        await ScriptedModel(lambda _call: {"a": {1}}).complete(call())
+
+
+@pytest.mark.parametrize("given", ["", " \n"])
+async def test_silence_is_no_answer_as_it_is_none_on_the_wire(given):
+    found = await ScriptedModel(lambda _call: given).complete(call())
+    assert found.text is None
+    assert found.failure is not None
+    assert found.failure.cause == "empty"
 
 
 async def test_half_of_a_surrogate_pair_becomes_a_replacement_character():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import inspect
 import json
+import math
 import runpy
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
 from personae.errors import InputError, ServerError, TransportError
-from personae.records import Call, Capabilities, Reply, TokenLogprob, Usage
+from personae.records import Call, Capabilities, Failure, Reply, TokenLogprob, Usage
 from personae.records.call import prompt_text
 
 ReplyFunction = Callable[[dict[str, Any]], str | dict[str, Any] | Awaitable[str | dict[str, Any]]]
@@ -50,12 +51,18 @@ class ScriptedModel:
         if call.kind == "score":
             return _scored(given)
         if isinstance(given, dict):
-            given = json.dumps(given, ensure_ascii=False)
+            try:
+                given = json.dumps(given, ensure_ascii=False)
+            except (TypeError, ValueError, RecursionError) as error:
+                raise TransportError(f"the script returned what is no JSON: {error}") from None
         if not isinstance(given, str):
             raise TransportError(f"the script returned {type(given).__name__}, not str or dict")
         # Half of a surrogate pair is no text that a file could hold; the wire does the same.
         given = given.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         usage = Usage(tokens_in=_words(prompt_text(call)), tokens_out=_words(given))
+        if not given.strip():  # as on the wire: nothing is no answer
+            silent = Failure(cause="empty", detail="the script returned no text")
+            return Reply(failure=silent, usage=usage, finish="stop", seconds=0.0)
         return Reply(text=given, usage=usage, finish="stop", seconds=0.0)
 
     async def close(self) -> None:
@@ -70,8 +77,10 @@ def _as_script_sees(call: Call) -> dict[str, Any]:
 
 def _scored(given: Any) -> Reply:
     values = given.get("logprobs") if isinstance(given, dict) else None
-    if not isinstance(values, list) or not all(isinstance(v, int | float) for v in values):
-        raise TransportError('a script answers a score call with {"logprobs": [numbers]}')
+    if not isinstance(values, list) or not all(
+        isinstance(v, int | float) and math.isfinite(v) for v in values
+    ):
+        raise TransportError('a script answers a score call with {"logprobs": [finite numbers]}')
     return Reply(
         logprobs=tuple(TokenLogprob(token="", logprob=float(v)) for v in values),
         usage=Usage(tokens_in=len(values), tokens_out=0),
