@@ -20,15 +20,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from personae.errors import JournalError
-from personae.records import Call, Failure, Message, Record, Reply
+from personae.records import Call, Failure, Message, Reply
 from personae.records.call import messages_json
 
 APPLICATION_ID = 0x5045_5253  # "PERS"
 VERSION = 1
 COMMIT_GAP = 0.02
 BUSY_SECONDS = 30
+SMALL = 1500
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS replies (
@@ -37,9 +39,9 @@ CREATE TABLE IF NOT EXISTS replies (
     role TEXT NOT NULL,
     model TEXT NOT NULL,
     failed TEXT,               -- the cause, NULL when answered
-    call BLOB NOT NULL,        -- JSON without the messages, deflated
-    messages BLOB NOT NULL,    -- JSON, deflated
-    reply BLOB NOT NULL,       -- JSON, deflated
+    call BLOB NOT NULL,        -- JSON without the messages
+    messages BLOB NOT NULL,    -- JSON, all three deflated from SMALL bytes on
+    reply BLOB NOT NULL,       -- JSON
     exchanges INTEGER NOT NULL,
     unmetered INTEGER NOT NULL,  -- exchanges whose usage the endpoint did not report
     tokens_in INTEGER NOT NULL,
@@ -114,24 +116,25 @@ class FailureLine:
     count: int
 
 
-def _pack(record: Record, *, exclude: set[str] | None = None) -> bytes:
-    return zlib.compress(record.to_json(exclude=exclude).encode(), 1)
+def _pack(text: bytes) -> bytes:
+    """JSON, deflated if that pays: setting up zlib takes longer than writing a kilobyte."""
+    return text if len(text) < SMALL else zlib.compress(text, 1)
+
+
+def _unpack(blob: bytes) -> Any:
+    # JSON begins with a brace or a bracket, a zlib stream never does.
+    return json.loads(blob if blob[:1] in (b"{", b"[") else zlib.decompress(blob))
 
 
 @lru_cache(maxsize=256)
 def _pack_messages(messages: tuple[Message, ...]) -> bytes:
     """The prompt, deflated once for a whole panel of judges."""
-    return zlib.compress(messages_json(messages), 1)
-
-
-def _call(blob: bytes, messages: bytes) -> Call:
-    content = json.loads(zlib.decompress(blob))
-    return Call.model_validate({**content, "messages": json.loads(zlib.decompress(messages))})
+    return _pack(messages_json(messages))
 
 
 def _reply(blob: bytes) -> Reply:
     # Not model_validate_json: it refuses escaped halves of surrogate pairs.
-    return Reply.model_validate(json.loads(zlib.decompress(blob)))
+    return Reply.model_validate(_unpack(blob))
 
 
 @dataclass
@@ -150,8 +153,8 @@ class _Fail:
 
 
 def _blobs(job: _Put) -> tuple[bytes, bytes, bytes]:
-    call = _pack(job.call, exclude={"messages"})
-    return call, _pack_messages(job.call.messages), _pack(job.reply)
+    call = _pack(job.call.to_json(exclude={"messages"}).encode())
+    return call, _pack_messages(job.call.messages), _pack(job.reply.to_json().encode())
 
 
 class Journal:
@@ -268,7 +271,8 @@ class Journal:
         query = f"SELECT call, messages, reply FROM replies {where} ORDER BY id"  # noqa: S608
         rows = self._db.execute(query, values)
         for call, messages, reply in rows:
-            yield _call(call, messages), _reply(reply)
+            content = {**_unpack(call), "messages": _unpack(messages)}
+            yield Call.model_validate(content), _reply(reply)
 
     def usage(self) -> list[UsageLine]:
         """What was spent, by role and model."""
@@ -389,7 +393,7 @@ class Journal:
                     reply = _reply(row[0]).model_copy(update={"failure": job.failure})
                     db.execute(
                         "UPDATE replies SET failed = ?, reply = ? WHERE key = ?",
-                        (job.failure.cause, _pack(reply), key),
+                        (job.failure.cause, _pack(reply.to_json().encode()), key),
                     )
                 results.append(None)
         self._save_counters(db, now)
