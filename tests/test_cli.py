@@ -154,6 +154,32 @@ def test_resume_finds_relative_paths_from_another_folder(bench, tmp_path, monkey
     assert Path.cwd() == elsewhere
 
 
+@pytest.mark.parametrize("stopped_after", [3, 12, 25])
+def test_resume_goes_on_from_the_copy_of_the_benchmark_that_the_run_keeps(
+    bench: Path, tmp_path: Path, stopped_after
+):
+    """Stopped while exemplars are written, or later: the file it was given may change or go."""
+    bare = tmp_path / "bare.jsonl"
+    lines = [json.loads(line) for line in bench.read_text().splitlines()]
+    lines[0].pop("content_hash")
+    bare.write_text("".join(json.dumps({**x, **_bare(x)}) + "\n" for x in lines))
+    whole, cut = tmp_path / "whole", tmp_path / "cut"
+    args = f"eval {bare} --model {GYM} --judge {GYM} --exemplars {GYM} --limit 4 --out".split()
+    assert main([*args, str(whole)]) == 0
+    assert main([*args, str(cut), "--max-calls", str(stopped_after)]) == 3
+    bare.unlink()
+    resume = ["resume", str(cut), "--trust-scripts"]
+    assert main(resume) == 0
+    assert main(resume) == 0, "and once more, from the copy that has its exemplars"
+    assert (cut / "results.jsonl").read_bytes() == (whole / "results.jsonl").read_bytes()
+    assert (cut / "benchmark.jsonl").read_bytes() == (whole / "benchmark.jsonl").read_bytes()
+    assert main([*args[:1], str(cut / "benchmark.jsonl"), *args[2:], str(cut)]) == 0
+
+
+def _bare(line: dict[str, Any]) -> dict[str, None]:
+    return {"exemplars": None} if line["record"] == "question" else {}
+
+
 def test_replay_sends_nothing_and_needs_a_finished_run(bench: Path, tmp_path: Path, capsys):
     run = tmp_path / "run"
     args = f"eval {bench} --model {GYM} --judge {GYM} --out {run}".split()

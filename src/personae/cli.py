@@ -24,7 +24,7 @@ from personae.journal.client import DEFAULT_CONCURRENCY, Plan
 from personae.models.prices import PriceTable, load_prices
 from personae.progress import Display
 from personae.records import Task
-from personae.session import REPORT, Options, read_manifest
+from personae.session import BENCHMARK, REPORT, Options, read_manifest
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -471,9 +471,8 @@ def _resume(args: argparse.Namespace) -> int:
 
 def _resume_eval(args: argparse.Namespace, run: Path, manifest: Any) -> int:
     was = manifest.arguments
-    if args.benchmark is None or not args.benchmark.is_file():
-        # The run keeps a copy of what it was made from.
-        args.benchmark = run / "benchmark.jsonl"
+    # The run keeps a copy of what it was made from; the file may have changed or gone since.
+    args.benchmark = run / BENCHMARK
     args.out = run
     args.model = list(manifest.models["model"])
     args.judge = list(manifest.models["judge"])

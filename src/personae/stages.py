@@ -45,6 +45,7 @@ from personae.session import (
     Run,
     new_manifest,
     open_run,
+    read_manifest,
     repair_messages,
 )
 
@@ -275,13 +276,14 @@ async def evaluate_benchmark(
     if protocol == "paper":
         judge_sampling = judge_sampling.model_copy(update={"logprobs": 0})
     writer_sampling = seeded(EXEMPLAR_SAMPLING, seed)
-    source_hash = bench.hash
+    source_hash, named = _first_made_from(bench, source, out)
+    lacking = not bench.has_exemplars or source_hash != bench.hash
     manifest = new_manifest(
         "eval",
         {
             "model": models,
             "judge": judges,
-            "exemplars": [exemplars] if exemplars and not bench.has_exemplars else [],
+            "exemplars": [exemplars] if exemplars and lacking else [],
         },
         bench.language,
         seed=seed,
@@ -292,7 +294,7 @@ async def evaluate_benchmark(
             "exemplars": writer_sampling.to_dict(),
         },
         arguments={
-            "benchmark": None if source is None else str(source),
+            "benchmark": named,
             "exemplars": exemplars,
             "no_exemplars": no_exemplars,
             "limit": limit,
@@ -312,6 +314,8 @@ async def evaluate_benchmark(
         judge_sampling=judge_sampling,
     )
     async with open_run(out, manifest, options, registry=registry) as run:
+        if not run.dry and not options.replay:
+            write_benchmark(bench, out / BENCHMARK)
         if exemplars is not None and not bench.has_exemplars:
             bench = await write_exemplars(
                 run.client,
@@ -321,9 +325,11 @@ async def evaluate_benchmark(
                 window=options.window,
                 watcher=options.watcher,
             )
+            if bench.hash != source_hash:
+                bench = bench.model_copy(update={"made_from": (source_hash,)})
             run.manifest = run.manifest.model_copy(update={"benchmark_hash": bench.hash})
-        if not run.dry and not options.replay:
-            write_benchmark(bench, out / BENCHMARK)
+            if not run.dry and not options.replay:
+                write_benchmark(bench, out / BENCHMARK)
         try:
             rows = await evaluate(
                 run.client, bench, plan, window=options.window, watcher=options.watcher
@@ -335,6 +341,19 @@ async def evaluate_benchmark(
         if not run.dry and not options.replay:
             write_results(rows, out / RESULTS)
         return Evaluated(out, tuple(rows), run.plan)
+
+
+def _first_made_from(bench: Benchmark, source: Path | None, out: Path) -> tuple[str, str | None]:
+    """Hash and path of the benchmark that a run was first given.
+
+    A run that is resumed from the copy it keeps, its exemplars perhaps completed, was made from
+    what its manifest says.
+    """
+    if source is None or source.resolve() != (out / BENCHMARK).resolve():
+        return bench.hash, None if source is None else str(source)
+    old = read_manifest(out)
+    completed = bench.made_from == old.made_from
+    return old.made_from[0] if completed else bench.hash, old.arguments.get("benchmark")
 
 
 def _check_eval(
