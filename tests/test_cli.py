@@ -289,6 +289,15 @@ BAD = [
     ("eval {bench} --model klingon:x --judge {gym} --out {tmp}/r", "klingon"),
     ("eval {bench} --model openai/gpt-4o --judge {gym} --out {tmp}/r", "OPENAI_API_KEY"),
     ("eval {bench} --model {gym} --judge {gym} --limit 0 --out {tmp}/r", "--limit"),
+    ("eval {bench} --model {gym} --judge {gym} --max-cost nan --out {tmp}/r", "--max-cost"),
+    ("eval {bench} --model {gym} --judge {gym} --max-cost -1 --out {tmp}/r", "--max-cost"),
+    ("eval {bench} --model {gym} --judge {gym} --max-calls -1 --out {tmp}/r", "--max-calls"),
+    ("eval {bench} --model {gym} --judge {gym} --timeout 0 --out {tmp}/r", "--timeout"),
+    ("eval {bench} --model {gym} --judge {gym} --concurrency 0 --out {tmp}/r", "--concurrency"),
+    ("eval {bench} --model {gym} --judge {gym} --dry-run --replay --out {tmp}/r", "exclude"),
+    ("eval {bench} --model {gym} --judge {gym} --out {long}", "File name too long"),
+    ("report {long}", "File name too long"),
+    ("bench build --personas {bench} --examiner {gym} --tasks , --out {tmp}/b.jsonl", "no task"),
     ("bench import personagym {tmp}/nowhere --out {tmp}/b.jsonl", "nowhere"),
     ("agree {tmp}/nowhere --human {noise}", "no such run"),
 ]  # fmt: skip
@@ -308,11 +317,35 @@ def test_bad_input_is_one_clear_paragraph_and_exit_code_2(
         tmp=tmp_path,
         gym=GYM,
         bench=bench,
+        long="x" * 300,
     )
     assert main(filled.split()) == 2
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("judge", ["openai/gpt-4o", "gpt-4o", "lift:klingon:x"])
+def test_a_judge_that_cannot_be_asked_is_noticed_before_any_answer_is_paid_for(
+    judge, bench: Path, tmp_path: Path, capsys, monkeypatch
+):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    run = tmp_path / "run"
+    line = f"eval {bench} --model {GYM} --out {run} --judge"
+    assert main([*line.split(), judge]) == 2
+    assert not run.exists()
+    assert main([*line.split(), GYM]) == 0, "and its place is still free"
+
+
+def test_a_cap_on_cost_without_a_price_is_noticed_before_any_answer_is_paid_for(
+    bench: Path, tmp_path: Path, capsys
+):
+    run = tmp_path / "run"
+    judge = "http://127.0.0.1:9/v1#m"
+    line = f"eval {bench} --model {GYM} --judge {judge} --max-cost 1 --out {run}"
+    assert main(line.split()) == 2
+    assert "the price of" in capsys.readouterr().err
+    assert not run.exists()
 
 
 def test_an_endpoint_that_refuses_is_said_in_words(bench: Path, tmp_path: Path, capsys):

@@ -19,7 +19,7 @@ from rich.console import Console
 from rich.table import Table
 
 from personae import __version__
-from personae.errors import PersonaeError, StoppedEarlyError, UsageError
+from personae.errors import InputError, PersonaeError, StoppedEarlyError, UsageError
 from personae.journal.client import DEFAULT_CONCURRENCY, Plan
 from personae.models.prices import PriceTable, load_prices
 from personae.progress import Display
@@ -49,6 +49,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output has gone (`personae ... | head`); nothing is wrong here.
         sys.stderr.close()
         return 0
+    except OSError as error:
+        # A path that no room below has a better word for: too long, or not ours to look at.
+        refused = InputError(f"cannot be used ({error.strerror or error})", path=error.filename)
+        return _say(args, refused, f"Error: {refused}")
 
 
 def _say(args: argparse.Namespace, error: PersonaeError, text: str) -> int:
@@ -140,10 +144,6 @@ def _json(group: Any) -> None:
 
 
 def _options(args: argparse.Namespace, display: Display) -> Options:
-    if args.max_calls is not None and args.max_calls < 0:
-        raise UsageError("--max-calls counts from 0")
-    if args.dry_run and args.replay:
-        raise UsageError("--dry-run and --replay exclude each other")
     return Options(
         max_cost=args.max_cost,
         max_calls=args.max_calls,
@@ -287,6 +287,8 @@ def _tasks(names: Sequence[str] | None) -> tuple[Task, ...]:
         wanted = {Task.parse(part) for name in names for part in name.split(",") if part.strip()}
     except ValueError as error:
         raise UsageError(str(error)) from None
+    if not wanted:
+        raise UsageError("--tasks names no task")
     return tuple(t for t in Task if t in wanted)
 
 

@@ -7,6 +7,7 @@ import contextlib
 import datetime as dt
 import hashlib
 import json
+import math
 import platform
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
@@ -21,9 +22,18 @@ from personae.errors import (
     StoppedEarlyError,
     UsageError,
 )
-from personae.journal.client import DEFAULT_CONCURRENCY, FIRST_DELAY, Caps, Client, Event, Plan
+from personae.journal.client import (
+    DEFAULT_CONCURRENCY,
+    FIRST_DELAY,
+    Caps,
+    Client,
+    Event,
+    Plan,
+    need_price,
+)
 from personae.journal.flow import NoWatcher, Watcher
 from personae.journal.store import Journal
+from personae.judging.lift import model_behind
 from personae.models.dry import DryBackend
 from personae.models.prices import load_prices
 from personae.models.registry import Registry, model_scheme, script_path
@@ -51,6 +61,9 @@ class Options:
         timeout: seconds for one attempt at one exchange.
         retry_delay: seconds before the first retry, doubled with each.
         trust_scripts: whether scripts that a manifest names may be run.
+
+    Raises:
+        UsageError: a number that means nothing, or options that exclude each other.
     """
 
     max_cost: float | None = None
@@ -64,6 +77,19 @@ class Options:
     prices: Prices = field(default_factory=load_prices)
     watcher: Watcher = field(default_factory=NoWatcher)
     observe: Callable[[Event], None] | None = None
+
+    def __post_init__(self) -> None:
+        """NaN is above no cap, so it would lift the cap in silence."""
+        if self.max_calls is not None and self.max_calls < 0:
+            raise UsageError("--max-calls counts from 0")
+        if self.max_cost is not None and not 0 <= self.max_cost < math.inf:
+            raise UsageError("--max-cost is a sum of US dollars from 0")
+        if not 0 < self.timeout < math.inf:
+            raise UsageError("--timeout is a number of seconds above 0")
+        if self.concurrency < 1:
+            raise UsageError(f"--concurrency is {self.concurrency}, it must be at least 1")
+        if self.dry_run and self.replay:
+            raise UsageError("--dry-run and --replay exclude each other")
 
     @property
     def window(self) -> int:
@@ -138,7 +164,7 @@ def fingerprints(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
     """
     found: dict[str, str] = {}
     for model_id in {m for ids in models.values() for m in ids}:
-        base = model_id.removeprefix("lift:")
+        base = model_behind(model_id)
         if model_scheme(base) == "scripted":
             path = script_path(base)
             if not path.is_file():
@@ -206,6 +232,8 @@ async def open_run(
     elif path.exists() and any(path.iterdir() if path.is_dir() else [path]):
         raise UsageError(f"{path} exists and is not a run directory; choose another --out")
     plan = Plan() if options.dry_run else None
+    if plan is None and not options.replay:
+        _check_models(manifest, options, registry)
     journal = _open_journal(path, manifest, options)
     dry = DryBackend()
     client = Client(
@@ -243,11 +271,19 @@ async def open_run(
 def _refuse_scripts(manifest: Manifest) -> None:
     """Resuming runs what a manifest names, and a manifest may come from a stranger."""
     for model_id in (m for ids in manifest.models.values() for m in ids):
-        if model_scheme(model_id.removeprefix("lift:")) == "scripted":
+        if model_scheme(model_behind(model_id)) == "scripted":
             raise UsageError(
                 f"this run uses {model_id}: resuming it executes that file; "
                 "look at it, then add --trust-scripts"
             )
+
+
+def _check_models(manifest: Manifest, options: Options, registry: Registry) -> None:
+    """A judge without a key is better noticed before the answers are paid for."""
+    for model_id in sorted({model_behind(m) for ids in manifest.models.values() for m in ids}):
+        registry.check(model_id)
+        if options.max_cost is not None:
+            need_price(model_id, options.prices)
 
 
 def _save(run: Run, status: str) -> None:

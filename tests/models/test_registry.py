@@ -37,6 +37,18 @@ def test_another_room_registers_its_scheme_once():
         registry.register("cast", lambda _id: made)
 
 
+@pytest.mark.parametrize("model_id", ["", "klingon:x", "gpt-4o", "http://host/v1", "openai/x"])
+def test_an_id_that_could_only_fail_is_refused_before_anything_is_made(model_id, monkeypatch):
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    with pytest.raises(UsageError):
+        Registry().check(model_id)
+
+
+@pytest.mark.parametrize("model_id", ["local", "scripted:absent.py", "http://127.0.0.1:9/v1#m"])
+def test_checking_an_id_runs_and_asks_nothing(model_id):
+    Registry().check(model_id)
+
+
 def test_an_unknown_scheme_lists_the_schemes():
     with pytest.raises(UsageError, match=r"local:FILE\.gguf"):
         Registry()("klingon:x")

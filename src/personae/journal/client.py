@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from personae.errors import ReplayMissError, StoppedEarlyError, TransportError, UsageError
 from personae.journal.limits import Limit
 from personae.journal.store import Journal
-from personae.records import Backend, Call, Failure, Message, Prices, Reply, prompt_text
+from personae.records import Backend, Call, Failure, Message, Price, Prices, Reply, prompt_text
 from personae.records.structured import MalformedReplyError, parse_structured
 
 DEFAULT_CONCURRENCY = 64
@@ -59,6 +59,21 @@ def estimate_tokens(text: str) -> int:
     """A rough token count: four characters of Latin script a token, one and a half of Chinese."""
     wide = sum(1 for c in text if ord(c) > 0x2E80)
     return max(1, round((len(text) - wide) / 4 + wide / 1.5))
+
+
+def need_price(model: str, prices: Prices) -> Price:
+    """The price that a cap on cost cannot do without.
+
+    Raises:
+        UsageError: it is not known.
+    """
+    price = prices(model)
+    if price is None:
+        raise UsageError(
+            f"the price of {model!r} is unknown, so --max-cost cannot be kept: "
+            "add it to your price file (docs/running.md, Prices) or use --max-calls"
+        )
+    return price
 
 
 class Client:
@@ -141,11 +156,8 @@ class Client:
         """
         found = self._backends.get(model)
         if found is None:
-            if self._caps.usd is not None and self._prices(model) is None:
-                raise UsageError(
-                    f"the price of {model!r} is unknown, so --max-cost cannot be kept: "
-                    "add it to your price file (docs/running.md, Prices) or use --max-calls"
-                )
+            if self._caps.usd is not None:
+                need_price(model, self._prices)
             found = self._backends[model] = self._backend_for(model)
         return found
 
@@ -285,8 +297,7 @@ class Client:
             raise StoppedEarlyError(self._stop)
         guess = 0.0
         if caps.usd is not None:
-            price = self._prices(call.model)
-            assert price is not None, "backend() refuses a cap on cost without a price"
+            price = need_price(call.model, self._prices)
             tokens_out = call.sampling.max_tokens or TYPICAL_REPLY_TOKENS
             guess = price.of_tokens(estimate_tokens(prompt_text(call)), tokens_out)
             if self.spent_usd + self._reserved_usd + guess > caps.usd:

@@ -25,6 +25,11 @@ def is_lift(judge: str) -> bool:
     return judge.startswith(PREFIX)
 
 
+def model_behind(judge: str) -> str:
+    """The id of the model that a judge id asks: MODEL for `lift:MODEL`, else the id itself."""
+    return judge.removeprefix(PREFIX)
+
+
 def others(persona: Character, cast: Sequence[Character]) -> list[Character]:
     """At most three other characters, the same ones every time, spread over the cast."""
     rest = [p for p in cast if p.id != persona.id]
@@ -63,7 +68,7 @@ async def persona_lift(
             Call(
                 role="lift",
                 kind="score",
-                model=judge.removeprefix(PREFIX),
+                model=model_behind(judge),
                 messages=(*context, Message(role="assistant", content=answer)),
                 meta={"unit": unit, "question": question.id, "context": index},
             )

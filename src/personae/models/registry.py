@@ -66,13 +66,30 @@ class Registry:
             UsageError: no such scheme or provider, or a key is missing.
             InputError: a script or weights file cannot be used.
         """
+        return self._maker(model_id)(model_id)
+
+    def check(self, model_id: str) -> None:
+        """Refuse an id now that could only fail later; nothing is run, loaded or asked.
+
+        Raises:
+            UsageError: no such scheme or provider, or a key is missing.
+        """
+        from personae.models.providers import resolve
+
+        scheme = model_scheme(model_id)
+        if scheme in ("http", "provider"):
+            resolve(model_id)
+        else:
+            self._maker(model_id)
+
+    def _maker(self, model_id: str) -> Maker:
         maker = self._schemes.get(model_scheme(model_id))
         if maker is None:
             raise UsageError(
                 f"{model_id!r} is no model id: use provider/model, http://host:port/v1#model, "
                 "local, local:FILE.gguf, or scripted:FILE.py (docs/models.md)"
             )
-        return maker(model_id)
+        return maker
 
     def _scripted(self, model_id: str) -> Backend:
         from personae.models.scripted import ScriptedModel, read_script
