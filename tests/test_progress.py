@@ -1,0 +1,64 @@
+"""Progress: plain lines where nobody watches a terminal, with failures and an honest cost."""
+
+import io
+
+from rich.console import Console
+
+from personae.journal.client import Event
+from personae.progress import Display, Tally
+from personae.records import Call, Failure, Message, Reply
+
+CALL = Call(role="judge", model="m", messages=(Message(role="user", content="?"),))
+GOOD, BAD = Reply(text="x", retries=("timeout", "server")), Reply(failure=Failure(cause="timeout"))
+
+
+def test_failures_retries_and_cost_are_counted():
+    tally = Tally()
+    for reply, usd in ((GOOD, 0.25), (BAD, None), (GOOD, 0.5)):
+        tally.hear(Event(CALL, reply, usd))
+    assert tally.words() == "1 failed, 4 retried, 0.7500 USD"
+
+
+def test_one_reply_of_unknown_price_makes_the_cost_unknown():
+    tally = Tally()
+    tally.hear(Event(CALL, GOOD, 0.25))
+    tally.hear(Event(CALL, GOOD, None))
+    assert "cost unknown" in tally.words()
+
+
+def test_what_came_from_the_journal_costs_nothing_and_was_not_retried_now():
+    tally = Tally()
+    tally.hear(Event(CALL, GOOD.model_copy(update={"reused": True}), None))
+    assert tally.words() == "0 failed, 0 retried, 0.0000 USD"
+
+
+def lines(**more) -> list[str]:
+    out = io.StringIO()
+    with Display(Console(file=out, force_terminal=False, width=200), **more) as display:
+        display.begin("interview", 3)
+        for _ in range(3):
+            display.step("interview")
+    return out.getvalue().splitlines()
+
+
+def test_without_a_terminal_there_are_plain_lines_for_the_begin_and_the_end_of_a_stage():
+    first, last = lines()
+    assert first.startswith("interview: 0/3")
+    assert last.startswith("interview: 3/3")
+    assert "\x1b" not in first + last
+
+
+def test_quiet_says_nothing():
+    assert lines(quiet=True) == []
+
+
+def test_on_a_terminal_there_is_a_bar():
+    out = io.StringIO()
+    console = Console(file=out, force_terminal=True, width=160, legacy_windows=False)
+    with Display(console) as display:
+        display.begin("interview", 2)
+        display.step("interview")
+        display.hear(Event(CALL, BAD, None))
+        display.step("interview")
+    assert "2/2" in out.getvalue()
+    assert "1 failed" in out.getvalue()
