@@ -7,12 +7,6 @@ from rich.table import Table
 
 from personae.judging.people import Correlation, HumanAgreement
 
-REASONS = {
-    "one_rater": "one rater cannot agree with itself",
-    "no_overlap": "no answer was rated by two raters",
-    "all_the_same": "every rating is the same number",
-}
-
 
 def _cell(found: Correlation) -> str:
     if found.value is None:
@@ -44,7 +38,7 @@ def print_agreement(found: HumanAgreement, console: Console) -> None:
         told = (
             f"alpha {alpha.alpha:.2f}"
             if alpha is not None and alpha.alpha is not None
-            else f"no alpha: {REASONS.get(str(raters.reason), raters.reason)}"
+            else f"no alpha: {raters.reason}"
         )
         console.print(f"Raters of {raters.metric}: {raters.raters}, {told}", markup=False)
     if found.disputes:
