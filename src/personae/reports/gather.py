@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from personae.errors import InputError
+from personae.errors import InputError, UsageError
 from personae.interview.benchmark_file import read_benchmark
 from personae.journal import store
 from personae.journal.store import Journal
@@ -19,7 +20,7 @@ from personae.reports.data import (
     ReportData,
     UsageLine,
 )
-from personae.session import BENCHMARK, JOURNAL, RESULTS, read_manifest
+from personae.session import BENCHMARK, JOURNAL, MANIFEST, RESULTS, read_manifest
 
 AUDITS = "audits.json"
 
@@ -65,22 +66,21 @@ def gather(
 
     Raises:
         InputError: a folder is no run, a run has no results yet, or a file in it is damaged.
+        UsageError: a run is named twice.
     """
     manifests: list[Manifest] = []
     benchmarks: dict[str, Benchmark] = {}
     by_run: dict[Path, tuple[ResultRow, ...]] = {}
-    known: list[Audit] = []
+    known = _audits_beside(runs)
     counts = {"made": 0, "reused": 0, "failed": 0}
     usage: list[UsageLine] = []
     failures: list[FailureCount] = []
     seconds = 0.0
     notes: list[str] = []
+    _name_once(runs)
     for run in runs:
         manifest = read_manifest(run)
         manifests.append(manifest)
-        known += read_audits(run)
-        for beside in sorted(run.parent.glob(f"*/{AUDITS}")):
-            known += read_audits(beside.parent)
         if not (run / RESULTS).is_file():
             raise InputError(
                 f"this run ({manifest.kind}, {manifest.status}) has no {RESULTS}",
@@ -120,7 +120,7 @@ def gather(
     one = next(iter(rubric)) if len(rubric) == 1 else None
     differences, why_none = _paired(by_run, [m.model for m in models], manifests)
     return ReportData(
-        title=title or " + ".join(run.name for run in runs),
+        title=title or " + ".join(run.resolve().name for run in runs),
         runs=tuple(str(run) for run in runs),
         manifests=tuple(manifests),
         benchmarks=tuple(benchmarks.values()),
@@ -142,8 +142,39 @@ def gather(
     )
 
 
+def _name_once(runs: Sequence[Path]) -> None:
+    seen: set[Path] = set()
+    for run in runs:
+        if run.resolve() in seen:
+            raise UsageError(f"the run {run} is named twice")
+        seen.add(run.resolve())
+
+
+def _audits_beside(runs: Sequence[Path]) -> list[Audit]:
+    """Those of neighbouring folders, the older ones first, then the runs' own: the last counts."""
+    own = {run.resolve(): None for run in runs}
+    beside = {
+        file.parent: None
+        for run in own
+        for file in run.parent.glob(f"*/{AUDITS}")
+        if file.parent not in own
+    }
+    dated = sorted((_created(folder), folder) for folder in beside)
+    return [a for folder in (*(f for _, f in dated), *own) for a in read_audits(folder)]
+
+
+def _created(run: Path) -> str:
+    """When a run was begun (ISO 8601, UTC); empty where no manifest says it."""
+    return read_manifest(run).created if (run / MANIFEST).is_file() else ""
+
+
 def _name_apart(by_run: dict[Path, tuple[ResultRow, ...]]) -> None:
-    """A model that several runs tested stands once for each, with the run's name behind it."""
+    """A model that several runs tested stands once for each, with the run's name behind it.
+
+    Where two runs have one name, it is the path as the user typed it.
+    """
+    names = Counter(run.resolve().name for run in by_run)
+    label = {r: str(r) if names[r.resolve().name] > 1 else r.resolve().name for r in by_run}
     runs_of: dict[str, set[Path]] = {}
     for run, rows in by_run.items():
         for row in rows:
@@ -154,8 +185,8 @@ def _name_apart(by_run: dict[Path, tuple[ResultRow, ...]]) -> None:
             if len(runs_of[row.model]) == 1
             else row.model_copy(
                 update={
-                    "model": f"{row.model} [{run.name}]",
-                    "unit_id": f"{row.unit_id} [{run.name}]",
+                    "model": f"{row.model} [{label[run]}]",
+                    "unit_id": f"{row.unit_id} [{label[run]}]",
                 }
             )
             for row in rows
@@ -207,6 +238,9 @@ def _paired(
         return (), "one_model"
     if len({m.benchmark_hash for m in manifests}) > 1:
         return (), "different_benchmarks"
+    # The same judge without exemplars, or by another rubric, measures something else.
+    if len({(m.rubric_hash, bool(m.arguments.get("no_exemplars"))) for m in manifests}) > 1:
+        return (), "different_rules"
     if len({frozenset((r.judge, r.repeat) for r in rows) for rows in by_run.values()}) > 1:
         return (), "different_judges"
     rows = [row for some in by_run.values() for row in some]

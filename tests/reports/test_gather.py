@@ -1,0 +1,102 @@
+"""Runs on disk become what a report shows: nothing twice, nothing compared that is not the same."""
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from personae.errors import UsageError
+from personae.models.prices import load_prices
+from personae.records import Benchmark, Character, Question, Task
+from personae.reports.data import ReportData
+from personae.reports.gather import gather
+from personae.session import read_manifest
+from personae.stages import evaluate_benchmark
+
+GYM = f"scripted:{Path(__file__).parents[1] / 'scripts' / 'gym.py'}"
+EXEMPLARS = ("one", "two", "three", "four", "five")
+BENCH = Benchmark(
+    personas=tuple(Character(id=p, description=f"The character {p}") for p in "ab"),
+    questions=tuple(
+        Question(id=f"{p}/{t.short}", persona_id=p, task=t, text=f"{p} {t}?", exemplars=EXEMPLARS)
+        for p in "ab"
+        for t in Task
+    ),
+)
+
+
+async def run(path: Path, model: str = GYM, **more) -> Path:
+    await evaluate_benchmark(BENCH, path, [model], [GYM], **more)
+    return path
+
+
+def report(*runs: Path, **more) -> ReportData:
+    return gather(runs, prices=load_prices(), **more)
+
+
+def another(tmp_path: Path) -> str:
+    """A second model: the same script under another name."""
+    return f"scripted:{shutil.copy(GYM.partition(':')[2], tmp_path / 'other.py')}"
+
+
+def audit(folder: Path, manifest_of: Path, created: str, verdict: str) -> Path:
+    """An audit of the judge under the rubrics of that run, as `personae audit` leaves it."""
+    folder.mkdir(exist_ok=True)
+    manifest = read_manifest(manifest_of)
+    about = {
+        "judge": GYM, "rubric_hash": manifest.rubric_hash, "language": "en", "verdict": verdict,
+        "reasons": [], "groups": [], "order_shift": None, "length_slope": None,
+        "repeat_variance": None, "swap_shift": None, "missing": 0, "thresholds": {},
+    }  # fmt: skip
+    (folder / "audits.json").write_text(json.dumps([about]))
+    if folder != manifest_of:
+        dated = manifest.model_copy(update={"created": created, "kind": "audit"})
+        (folder / "manifest.json").write_text(dated.to_json())
+    return folder
+
+
+async def test_a_run_that_is_named_twice_is_not_counted_twice(tmp_path: Path, monkeypatch):
+    one = await run(tmp_path / "one")
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UsageError, match="named twice"):
+        report(one, Path("one"))
+
+
+async def test_runs_of_one_name_in_two_folders_stand_apart(tmp_path: Path):
+    runs = [await run(tmp_path / folder / "run") for folder in ("x", "y")]
+    assert [m.model for m in report(*runs).models] == [f"{GYM} [{path}]" for path in runs]
+
+
+async def test_the_run_one_stands_in_has_its_name_and_its_neighbours(tmp_path: Path, monkeypatch):
+    one = await run(tmp_path / "one")
+    audit(tmp_path / "audit", one, "2026-01-01T00:00:00+00:00", "passed")
+    monkeypatch.chdir(one)
+    found = report(Path())
+    assert found.title == "one"
+    assert found.judge_state(GYM) == "passed"
+
+
+async def test_two_models_are_compared_on_the_same_questions_under_the_same_rules(tmp_path: Path):
+    other = another(tmp_path)
+    one = await run(tmp_path / "one")
+    same = await run(tmp_path / "same", other)
+    without = await run(tmp_path / "without", other, no_exemplars=True)
+    assert [d.estimate.mean for d in report(one, same).paired] == [0.0] * 6
+    found = report(one, without)
+    assert (found.paired, found.paired_reason) == ((), "different_rules")
+
+
+async def test_of_several_audits_the_one_asked_for_counts_then_the_own_then_the_newest(
+    tmp_path: Path,
+):
+    one = await run(tmp_path / "one")
+    assert report(one).judge_state(GYM) == "none"
+    # By name the older audit would come last.
+    asked_for = audit(tmp_path / "z-older", one, "2026-01-01T00:00:00+00:00", "failed")
+    audit(tmp_path / "a-newer", one, "2026-02-01T00:00:00+00:00", "passed")
+    assert report(one).judge_state(GYM) == "passed"
+    audit(one, one, "", "failed")
+    assert report(one).judge_state(GYM) == "failed"
+    audit(one, one, "", "passed")
+    assert report(one, audits=[asked_for]).judge_state(GYM) == "failed"
