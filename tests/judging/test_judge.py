@@ -15,6 +15,9 @@ QUESTION = Question(
 )  # fmt: skip
 
 
+KEY = TokenLogprob(token='{"justification": "x", "score": ', logprob=0)
+
+
 def judged(*tokens: TokenLogprob, score: int = 4) -> Reply:
     text = "".join(t.token for t in tokens)
     return Reply(text=text, value={"justification": "x", "score": score}, logprobs=tokens)
@@ -31,23 +34,39 @@ def test_the_expected_score_by_hand():
     assert expected_score(reply) == pytest.approx(4.125)
 
 
-def test_the_last_digit_counts_not_one_in_the_justification():
-    reply = judged(
-        digit("4", d4=1.0), TokenLogprob(token=" of 5 ", logprob=0), digit("4", d4=0.5, d2=0.5)
+def plain(token: str) -> TokenLogprob:
+    return TokenLogprob(token=token, logprob=0)
+
+
+def test_the_digit_of_the_score_counts_not_one_in_the_justification():
+    reason = (
+        plain('"justification": "criterion '),
+        digit("4", d4=1.0),
+        plain(' of \\"score\\": 5"'),
     )
-    assert expected_score(reply) == pytest.approx(3.0)
+    score = (plain('"score": '), digit("4", d4=0.5, d2=0.5))
+    for order in ((*reason, plain(", "), *score), (*score, plain(", "), *reason)):
+        assert expected_score(judged(plain("{"), *order, plain("}"))) == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize(
     "reply",
     [
         Reply(text='{"score": 4}', value={"score": 4}),
-        judged(TokenLogprob(token="4", logprob=0)),
-        judged(digit("4}", d4=1.0)),
-        judged(digit("4", d4=0.3, d1=0.1)),
-        judged(digit("4", d3=0.9)),
+        judged(KEY, TokenLogprob(token="4", logprob=0)),
+        judged(KEY, digit("4}", d4=1.0)),
+        judged(KEY, digit("4", d4=0.3, d1=0.1)),
+        judged(KEY, digit("4", d3=0.9)),
+        judged(digit("4", d4=1.0)),
     ],
-    ids=["no logprobs", "no alternatives", "not alone", "less than half", "digit not among them"],
+    ids=[
+        "no logprobs",
+        "no alternatives",
+        "not alone",
+        "less than half",
+        "digit not among them",
+        "no key before it",
+    ],
 )
 def test_without_an_honest_expectation_there_is_none(reply):
     assert expected_score(reply) is None
