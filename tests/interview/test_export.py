@@ -5,8 +5,6 @@ import json
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from personae.errors import InputError
 from personae.interview.export import (
@@ -14,10 +12,9 @@ from personae.interview.export import (
     describe,
     export_csv,
     export_jsonl,
-    plain_cell,
-    safe_cell,
 )
 from personae.records import Benchmark, Character, Question, Rubric, Shortfall, Task
+from personae.records.cells import plain_cell
 
 FIVE = ("one", "two\nlines", "=3", "'=4", "五")
 BENCHMARK = Benchmark(
@@ -97,23 +94,6 @@ def test_no_csv_cell_starts_like_a_formula(tmp_path: Path) -> None:
     assert "''=4" in cells
     assert "'@SUM(A1) 面包师" in cells
     assert not [c for c in cells if c.lstrip()[:1] in tuple("=+-@")]
-
-
-@pytest.mark.parametrize(
-    "text", ["=1", "+1", "-1", "@a", "\t=1", "\r=1", "\nx", " =1", "＝1", "－1"]
-)
-def test_a_text_that_would_be_computed_gets_an_apostrophe(text: str) -> None:
-    assert safe_cell(text) == f"'{text}"
-
-
-@pytest.mark.parametrize("text", ["", "a=1", "'quoted'", "'tis so", "1-2", "– dash", "面包师"])
-def test_any_other_text_stays_as_it_is(text: str) -> None:
-    assert safe_cell(text) == text
-
-
-@given(st.text(alphabet=st.sampled_from("'=+-@＝\t\r\n ab"), max_size=8) | st.text())
-def test_every_cell_comes_back(text: str) -> None:
-    assert plain_cell(safe_cell(text)) == text
 
 
 def test_excel_is_told_that_the_csv_is_utf8(tmp_path: Path) -> None:

@@ -10,7 +10,6 @@ from rich.console import Console
 from personae.errors import InputError
 from personae.records import Language
 from personae.reports import ReportData, print_report, write_csv
-from personae.reports.tables import safe_cell
 
 from .sample import make_benchmark, make_data, make_rows
 
@@ -60,16 +59,6 @@ def test_names_are_not_read_as_markup_nor_as_terminal_codes():
     text = printed(data)
     assert "[bold red]m[/]" in text
     assert "\x1b" not in text
-
-
-@pytest.mark.parametrize("text", ["=1+1", "+1", "-1", "@SUM(A1)", "\t=1", "  =cmd", "＝1", "\n=1"])
-def test_a_cell_that_looks_like_a_formula_is_made_text(text):
-    assert str(safe_cell(text)).startswith("'")
-
-
-@pytest.mark.parametrize("value", ["plain", "3 - 2", "", -0.5, 3, True])
-def test_other_cells_stay_as_they_are(value):
-    assert safe_cell(value) == value
 
 
 def test_units_csv_has_a_line_per_answer_with_each_judges_score(tmp_path):

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
-import re
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from personae.records import Benchmark, Task
+from personae.records.cells import csv_text
 from personae.records.files import write_atomically
 
 COLUMNS = (
@@ -23,10 +21,6 @@ COLUMNS = (
     "question_id",
     "persona_id",
 )
-
-# What makes a spreadsheet compute a cell instead of showing it (OWASP, "CSV Injection"), behind
-# any apostrophes, so that `plain_cell` can tell ours from one that stood there before.
-_FORMULA = re.compile(r"'*(?:[\t\r\n]|\s*[=+\-@＝＋－＠])")
 
 
 def export_jsonl(benchmark: Benchmark, path: Path) -> None:
@@ -47,28 +41,14 @@ def export_csv(benchmark: Benchmark, path: Path) -> None:
     """The questions as CSV (RFC 4180) with the columns of `COLUMNS`, for spreadsheets.
 
     UTF-8 with a byte order mark, without which Excel garbles Chinese. An empty cell is unknown. A
-    text that a spreadsheet would take for a formula has an apostrophe before it; `plain_cell`
-    takes it off again.
+    text that a spreadsheet would take for a formula has an apostrophe before it;
+    `personae.records.cells.plain_cell` takes it off again.
 
     Raises:
         InputError: the file cannot be written.
     """
-    file = io.StringIO(newline="")
-    writer = csv.writer(file)
-    writer.writerow(COLUMNS)
-    for row in _rows(benchmark):
-        writer.writerow(["" if value is None else safe_cell(value) for value in row.values()])
-    write_atomically(path, "\ufeff" + file.getvalue())
-
-
-def safe_cell(text: str) -> str:
-    """The text as a cell that no spreadsheet takes for a formula; `plain_cell` undoes it."""
-    return f"'{text}" if _FORMULA.match(text) else text
-
-
-def plain_cell(cell: str) -> str:
-    """The text of a cell written by `safe_cell`."""
-    return cell[1:] if cell.startswith("'") and _FORMULA.match(cell) else cell
+    rows = (list(row.values()) for row in _rows(benchmark))
+    write_atomically(path, "\ufeff" + csv_text(COLUMNS, rows))
 
 
 def _rows(benchmark: Benchmark) -> Iterator[dict[str, str | None]]:

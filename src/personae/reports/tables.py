@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from personae.errors import InputError
 from personae.records import Estimate, Language
+from personae.records.cells import csv_text
+from personae.records.files import write_atomically
 from personae.reports.data import ReportData, Unit, group_units
 from personae.reports.html import ModelLine, model_lines, ordered_tasks, worst_units
 from personae.reports.language import Words, clean, one_line
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n", "＝", "＋", "－", "＠")
 _STYLES = {"passed": "green", "failed": "red", "none": "yellow", "mixed": "yellow"}
 _TERMINAL_WORST = 3
 
@@ -168,30 +167,9 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
         console.print(Text(clean(note)))
 
 
-def safe_cell(value: object) -> object:
-    """A cell that a spreadsheet takes for text, never for a formula; None is an empty cell.
-
-    Numbers stay numbers. A text that starts like a formula gets an apostrophe before it.
-    """
-    if not isinstance(value, str):
-        return "" if value is None else value
-    text = clean(value)
-    return f"'{text}" if text.lstrip(" \u00a0\u3000").startswith(_FORMULA) else text
-
-
-def _write(path: Path, heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("w", encoding="utf-8", newline="") as file:
-            writer = csv.writer(file, lineterminator="\n")
-            writer.writerow([safe_cell(head) for head in heads])
-            writer.writerows([safe_cell(cell) for cell in row] for row in rows)
-    except OSError as error:
-        raise InputError(
-            f"the table cannot be written: {error.strerror or error}",
-            path=path,
-            mend="Free some space, or choose another place.",
-        ) from None
+def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    cleaned = ([clean(c) if isinstance(c, str) else c for c in row] for row in rows)
+    write_atomically(path, csv_text([clean(name) for name in head], cleaned))
 
 
 def _average(values: Iterable[float | None]) -> float | None:
