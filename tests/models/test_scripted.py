@@ -1,6 +1,7 @@
 """The scripted model answers through the real interface."""
 
 import math
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,10 @@ from personae.records import Backend, Call, Message, Sampling
 
 def call(**more) -> Call:
     return Call(role="judge", model="m", messages=(Message(role="user", content="hi"),), **more)
+
+
+def always(given: Any) -> ScriptedModel:
+    return ScriptedModel(lambda _call: given)
 
 
 def test_it_is_a_backend():
@@ -78,7 +83,7 @@ async def test_a_score_call_wants_logprobs():
     assert [t.logprob for t in found.logprobs] == [-1.0, -2.5]
     for given in ("text", {"logprobs": [math.nan]}, {"logprobs": [-math.inf]}):
         with pytest.raises(TransportError, match="logprobs"):
-            await ScriptedModel(lambda _call, given=given: given).complete(asked)
+            await always(given).complete(asked)
 
 
 async def test_a_dict_that_is_no_json_is_a_failure_and_no_traceback():

@@ -39,7 +39,8 @@ from personae.records.results import (
 __all__ = [
     "Agreement", "Audit", "AuditGroup", "Backend", "Benchmark", "Call", "Capabilities",
     "Character", "Estimate", "Failure", "Language", "Manifest", "Message", "Model", "ModelScores",
-    "PairedDifference", "Price", "Prices", "Question", "Record", "Reply", "ReplySchema", "ResultRow", "Rubric",
+    "PairedDifference", "Price", "Prices", "Question", "Record", "Reply", "ReplySchema",
+    "ResultRow", "Rubric",
     "Sampling", "Shortfall", "Task", "TokenLogprob", "Usage", "canonical_json", "content_hash",
     "prompt_text",
 ]  # fmt: skip
