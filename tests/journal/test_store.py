@@ -48,6 +48,8 @@ async def test_an_answered_call_is_never_overwritten_and_the_later_writer_gets_t
         await one.put(asked.key(), asked, answered("first"))
         assert (await two.put(asked.key(), asked, answered("second"))).text == "first"
         assert one.get(asked.key()) == answered("first")
+        (line,) = one.usage()
+        assert (line.calls, line.tokens_in, line.tokens_out) == (1, 14, 4), "both were paid for"
 
 
 async def test_a_failed_call_is_replaced_by_an_answer_and_its_tokens_still_count(tmp_path: Path):
@@ -79,6 +81,21 @@ async def test_usage_that_an_endpoint_did_not_report_is_counted_as_unmetered(tmp
             await journal.put(asked.key(), asked, Reply(text="x") if n else answered())
         (line,) = journal.usage()
         assert (line.calls, line.unmetered, line.tokens_in) == (3, 2, 7)
+
+
+async def test_a_call_to_which_nothing_came_back_leaves_the_usage_known(tmp_path: Path):
+    with Journal(tmp_path / "j.sqlite") as journal:
+        replies = [
+            answered(),
+            Reply(failure=Failure(cause="server")),
+            Reply(failure=Failure(cause="empty"), seconds=0.5),
+        ]
+        for n, reply in enumerate(replies):
+            asked = call(str(n))
+            await journal.put(asked.key(), asked, reply)
+        (line,) = journal.usage()
+        assert (line.calls, line.failed, line.tokens_in) == (3, 2, 7)
+        assert line.unmetered == 1, "the empty reply did come, and did not say what it took"
 
 
 def test_a_foreign_sqlite_file_is_refused_and_left_as_it_is(tmp_path: Path):

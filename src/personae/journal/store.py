@@ -43,7 +43,7 @@ CREATE TABLE IF NOT EXISTS replies (
     messages BLOB NOT NULL,    -- JSON, all three deflated from SMALL bytes on
     reply BLOB NOT NULL,       -- JSON
     exchanges INTEGER NOT NULL,
-    unmetered INTEGER NOT NULL,  -- exchanges whose usage the endpoint did not report
+    unmetered INTEGER NOT NULL,  -- replies whose usage the endpoint did not report
     tokens_in INTEGER NOT NULL,
     tokens_out INTEGER NOT NULL,
     cached INTEGER NOT NULL,
@@ -75,6 +75,13 @@ ON CONFLICT (key) DO UPDATE SET
     cached = cached + excluded.cached, reasoning = reasoning + excluded.reasoning,
     seconds = seconds + excluded.seconds, at = excluded.at
 WHERE failed IS NOT NULL
+"""
+
+_ADD = """
+UPDATE replies SET exchanges = exchanges + ?, unmetered = unmetered + ?, tokens_in = tokens_in + ?,
+    tokens_out = tokens_out + ?, cached = cached + ?, reasoning = reasoning + ?,
+    seconds = seconds + ?
+WHERE key = ?
 """
 
 
@@ -404,18 +411,22 @@ class Journal:
         self, db: sqlite3.Connection, job: _Put, blobs: tuple[bytes, bytes, bytes], now: float
     ) -> Reply:
         usage, failure = job.reply.usage, job.reply.failure
-        unmetered = usage.tokens_in is None and usage.tokens_out is None
+        # Where nothing came back there is no usage to report, as for an attempt that was retried.
+        came = failure is None or job.reply.seconds is not None
+        spent = (
+            1, int(came and usage.tokens_in is None and usage.tokens_out is None),
+            usage.tokens_in or 0, usage.tokens_out or 0, usage.cached or 0, usage.reasoning or 0,
+            job.reply.seconds or 0.0,
+        )  # fmt: skip
+        cause = None if failure is None else failure.cause
         changed = db.execute(
-            _PUT,
-            (
-                job.key, job.call.role, job.call.model, None if failure is None else failure.cause,
-                *blobs, 1, int(unmetered), usage.tokens_in or 0, usage.tokens_out or 0,
-                usage.cached or 0, usage.reasoning or 0, job.reply.seconds or 0.0, now,
-            ),
-        ).rowcount  # fmt: skip
+            _PUT, (job.key, job.call.role, job.call.model, cause, *blobs, *spent, now)
+        ).rowcount
         if changed:
             return job.reply
         # Another process answered the same call first: its reply is the one that others built on.
+        # Ours was paid for all the same.
+        db.execute(_ADD, (*spent, job.key))
         (blob,) = db.execute("SELECT reply FROM replies WHERE key = ?", (job.key,)).fetchone()
         return _reply(blob)
 
