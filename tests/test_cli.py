@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -138,6 +139,47 @@ def test_a_cap_exits_with_3_and_resume_finishes_the_same_run(bench: Path, tmp_pa
     calls = document(capsys)["calls"]
     assert calls["made"] == 100
     assert calls["reused"] == 13
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        ("arguments/exemplars", 7),
+        ("arguments/limit", "3"),
+        ("arguments/no_exemplars", None),
+        ("arguments/sampling", None),
+        ("arguments/cwd", ["/"]),
+        ("models/judge", []),
+        ("models/model", None),
+    ],
+)
+def test_a_manifest_that_cannot_be_run_again_is_bad_input_and_no_traceback(
+    place, value, bench: Path, tmp_path: Path, capsys
+):
+    run = tmp_path / "run"
+    line = f"eval {bench} --model {GYM} --judge {GYM} --out {run} --max-calls 1"
+    assert main(line.split()) == 3
+    manifest = json.loads((run / "manifest.json").read_text())
+    part, name = place.split("/")
+    manifest[part][name] = value
+    (run / "manifest.json").write_text(json.dumps(manifest))
+    assert main(["resume", str(run), "--trust-scripts"]) == 2
+    assert "manifest.json" in capsys.readouterr().err
+
+
+def test_a_resumed_build_writes_beside_its_run_and_nowhere_else(tmp_path: Path, capsys):
+    people, out = tmp_path / "people.txt", tmp_path / "bench.jsonl"
+    people.write_text("A jazz pianist of 80\n")
+    line = f"bench build --personas {people} --examiner {GYM} --questions 1 --out {out}"
+    assert main([*line.split(), "--max-calls", "2"]) == 3
+    moved = tmp_path / "elsewhere" / "bench.jsonl.run"
+    moved.parent.mkdir()
+    shutil.copytree(f"{out}.run", moved)
+    assert main(["resume", str(moved), "--trust-scripts"]) == 2
+    assert "belongs beside" in capsys.readouterr().err
+    assert not out.exists()
+    assert main(["resume", f"{out}.run", "--trust-scripts"]) == 0
+    assert out.exists()
 
 
 def test_resume_finds_relative_paths_from_another_folder(bench, tmp_path, monkeypatch):

@@ -23,8 +23,8 @@ from personae.errors import InputError, PersonaeError, StoppedEarlyError, UsageE
 from personae.journal.client import DEFAULT_CONCURRENCY, Plan
 from personae.models.prices import PriceTable, load_prices
 from personae.progress import Display
-from personae.records import Task
-from personae.session import BENCHMARK, REPORT, Options, read_manifest
+from personae.records import Manifest, Task
+from personae.session import BENCHMARK, MANIFEST, REPORT, Options, read_manifest
 
 Handler = Callable[[argparse.Namespace], int]
 
@@ -458,45 +458,92 @@ def _resume(args: argparse.Namespace) -> int:
     again = _RESUMES.get(manifest.kind)
     if again is None:
         raise UsageError(f"{run} is a run of {manifest.kind!r}, which this version cannot resume")
-    was = manifest.arguments
-    for name in ("benchmark", "personas", "environments", "folder"):
-        value = was.get(name)
-        setattr(args, name, None if value is None else Path(value))
+    was = _Was(run, manifest)
     args.seed = manifest.seed
-    folder = Path(str(was.get("cwd", ".")))
+    folder = Path(was("cwd", str))
     prices = args.prices
     args.prices = None if prices is None else prices.resolve()
     # Relative paths in the arguments, scripts' ids included, are those of the first time.
     with contextlib.chdir(folder) if folder.is_dir() else contextlib.nullcontext():
-        return again(args, run, manifest)
+        return again(args, run, was)
 
 
-def _resume_eval(args: argparse.Namespace, run: Path, manifest: Any) -> int:
-    was = manifest.arguments
+class _Was:
+    """What a manifest says of the first time; it is a file that anyone may have written.
+
+    Raises:
+        InputError: an argument or a model is absent, or of a type that it cannot have.
+    """
+
+    def __init__(self, run: Path, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._run = run
+
+    def __call__(self, name: str, *kinds: type | None) -> Any:
+        value = self.manifest.arguments.get(name)
+        if (value is None and None not in kinds) or not (value is None or type(value) in kinds):
+            raise self._wrong(f"arguments.{name}")
+        return value
+
+    def path(self, name: str) -> Path | None:
+        value = self(name, str, None)
+        return None if value is None else Path(value)
+
+    def texts(self, name: str) -> list[str]:
+        value: list[str] = self(name, list)
+        if not all(isinstance(v, str) for v in value):
+            raise self._wrong(f"arguments.{name}")
+        return value
+
+    def models(self, role: str) -> list[str]:
+        found = self.manifest.models.get(role)
+        if not found:
+            raise self._wrong(f"models.{role}")
+        return list(found)
+
+    def out(self) -> Path:
+        """The file that a build writes, where its run lies beside it and nowhere else."""
+        from personae.stages import run_beside
+
+        out = Path(self("out", str))
+        if run_beside(out).resolve() != self._run:
+            raise InputError(
+                f"this run belongs beside {out}",
+                path=self._run,
+                mend=f"Move it to {run_beside(out)}, or run `personae bench` again",
+            )
+        return out
+
+    def _wrong(self, place: str) -> InputError:
+        return InputError(
+            "does not say how to run it again", path=self._run / MANIFEST, place=place
+        )
+
+
+def _resume_eval(args: argparse.Namespace, run: Path, was: _Was) -> int:
     # The run keeps a copy of what it was made from; the file may have changed or gone since.
     args.benchmark = run / BENCHMARK
     args.out = run
-    args.model = list(manifest.models["model"])
-    args.judge = list(manifest.models["judge"])
-    args.exemplars, args.no_exemplars = was["exemplars"], was["no_exemplars"]
-    args.protocol, args.limit = manifest.protocol, was["limit"]
-    return _evaluate(args, was["sampling"])
+    args.model, args.judge = was.models("model"), was.models("judge")
+    args.exemplars, args.no_exemplars = was("exemplars", str, None), was("no_exemplars", bool)
+    args.protocol, args.limit = was.manifest.protocol, was("limit", int, None)
+    return _evaluate(args, was("sampling", dict))
 
 
-def _resume_build(args: argparse.Namespace, run: Path, manifest: Any) -> int:
-    was = manifest.arguments
-    args.out = Path(was["out"])
-    args.examiner = manifest.models["examiner"][0]
-    args.exemplars = next(iter(manifest.models["exemplars"]), None)
-    args.generate, args.questions = was["generate"], was["questions"]
-    args.per_environment, args.tasks = was["per_environment"], was["tasks"]
-    args.lang = manifest.language
+def _resume_build(args: argparse.Namespace, run: Path, was: _Was) -> int:
+    args.out = was.out()
+    args.personas, args.environments = was.path("personas"), was.path("environments")
+    args.examiner = was.models("examiner")[0]
+    args.exemplars = next(iter(was.manifest.models.get("exemplars", ())), None)
+    args.generate, args.questions = was("generate", int, None), was("questions", int)
+    args.per_environment, args.tasks = was("per_environment", bool), was.texts("tasks")
+    args.lang = was.manifest.language
     return _bench_build(args)
 
 
-def _resume_exemplify(args: argparse.Namespace, run: Path, manifest: Any) -> int:
-    args.out = Path(manifest.arguments["out"])
-    args.exemplars = manifest.models["exemplars"][0]
+def _resume_exemplify(args: argparse.Namespace, run: Path, was: _Was) -> int:
+    args.out, args.benchmark = was.out(), Path(was("benchmark", str))
+    args.exemplars = was.models("exemplars")[0]
     return _bench_exemplify(args)
 
 
@@ -609,12 +656,11 @@ def _audit(args: argparse.Namespace) -> int:
     return _out(args, document, lambda console: print_audits(done.audits, console))
 
 
-def _resume_audit(args: argparse.Namespace, run: Path, manifest: Any) -> int:
-    was = manifest.arguments
+def _resume_audit(args: argparse.Namespace, run: Path, was: _Was) -> int:
     args.out = run
-    args.judge = list(manifest.models["judge"])
-    args.answers = [Path(p) for p in was["answers"]]
-    args.limit, args.lang = was["limit"], was["language"]
+    args.judge = was.models("judge")
+    args.answers = [Path(p) for p in was.texts("answers")]
+    args.limit, args.lang = was("limit", int), was("language", str, None)
     return _audit(args)
 
 
@@ -658,12 +704,12 @@ def _demo(args: argparse.Namespace) -> int:
     return _show_report(args, [args.out], write=not args.replay)
 
 
-def _resume_demo(args: argparse.Namespace, run: Path, manifest: Any) -> int:
-    args.out, args.model = run, manifest.models["model"][0]
+def _resume_demo(args: argparse.Namespace, run: Path, was: _Was) -> int:
+    args.out, args.model = run, was.models("model")[0]
     return _demo(args)
 
 
-_RESUMES: dict[str, Callable[[argparse.Namespace, Path, Any], int]] = {
+_RESUMES: dict[str, Callable[[argparse.Namespace, Path, _Was], int]] = {
     "eval": _resume_eval,
     "bench build": _resume_build,
     "bench exemplify": _resume_exemplify,
