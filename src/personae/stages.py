@@ -409,4 +409,4 @@ async def partial_results(run: Run, bench: Benchmark, plan: EvalPlan) -> None:
 
 def write_results(rows: Sequence[Record], path: Path) -> None:
     """Write results.jsonl, whole or not at all."""
-    write_atomically(path, "".join(row.to_json() + "\n" for row in rows))
+    write_atomically(path, (row.to_json() + "\n" for row in rows))

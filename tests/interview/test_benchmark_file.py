@@ -30,7 +30,7 @@ SMALL = Benchmark(
 
 def edited(tmp_path: Path, edit: Callable[[list[dict[str, Any]]], object]) -> Path:
     """The file of `SMALL` after an edit of its lines."""
-    lines = [json.loads(line) for line in dump_benchmark(SMALL).splitlines()]
+    lines = [json.loads(line) for line in dump_benchmark(SMALL)]
     edit(lines)
     path = tmp_path / "b.jsonl"
     path.write_text("".join(json.dumps(line) + "\n" for line in lines))
@@ -48,7 +48,7 @@ def test_every_benchmark_comes_back_from_its_file(
 
 
 def test_the_file_is_a_header_then_a_line_a_persona_then_a_line_a_question() -> None:
-    lines = [json.loads(line) for line in dump_benchmark(SMALL).splitlines()]
+    lines = [json.loads(line) for line in dump_benchmark(SMALL)]
     assert [line["record"] for line in lines] == ["benchmark", "persona", "question"]
     assert lines[0]["format"] == 1
     assert lines[0]["content_hash"] == SMALL.hash
@@ -56,7 +56,7 @@ def test_the_file_is_a_header_then_a_line_a_persona_then_a_line_a_question() -> 
 
 def test_chinese_stands_readable_in_the_file() -> None:
     made = SMALL.model_copy(update={"personas": (Character(id="a", description="面包师"),)})
-    assert "面包师" in dump_benchmark(made)
+    assert "面包师" in "".join(dump_benchmark(made))
 
 
 @pytest.mark.parametrize(
@@ -128,6 +128,6 @@ def test_binary_noise_and_an_absent_file_are_input_errors(tmp_path: Path) -> Non
 
 def test_a_file_cut_short_is_noticed(tmp_path: Path) -> None:
     path = tmp_path / "b.jsonl"
-    path.write_text(dump_benchmark(SMALL)[:-20])
+    path.write_text("".join(dump_benchmark(SMALL))[:-20])
     with pytest.raises(InputError, match="line 3: not JSON"):
         read_benchmark(path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,16 +17,17 @@ from personae.records.files import read_jsonl, write_atomically
 FORMAT = 1
 
 
-def dump_benchmark(benchmark: Benchmark) -> str:
-    """The text of a benchmark file."""
+def dump_benchmark(benchmark: Benchmark) -> Iterator[str]:
+    """The lines of a benchmark file."""
     whole = benchmark.model_copy(update={"personas": (), "questions": ()}).to_dict()
     del whole["personas"], whole["questions"]
     header = {"record": "benchmark", "format": FORMAT, "content_hash": benchmark.hash, **whole}
-    lines = [json.dumps(header, ensure_ascii=False)]
+    yield json.dumps(header, ensure_ascii=False) + "\n"
     # Every record's JSON begins with a brace and has at least one field.
-    lines += ['{"record":"persona",' + p.to_json()[1:] for p in benchmark.personas]
-    lines += ['{"record":"question",' + q.to_json()[1:] for q in benchmark.questions]
-    return "\n".join(lines) + "\n"
+    for person in benchmark.personas:
+        yield '{"record":"persona",' + person.to_json()[1:] + "\n"
+    for question in benchmark.questions:
+        yield '{"record":"question",' + question.to_json()[1:] + "\n"
 
 
 def write_benchmark(benchmark: Benchmark, path: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from enum import StrEnum
+from hashlib import sha256
 from typing import Literal
 
 from pydantic import Field, model_validator
 
-from personae.records.base import Record, content_hash
+from personae.records.base import Record, canonical_json
 
 Language = Literal["en", "zh"]
 
@@ -124,14 +125,17 @@ class Benchmark(Record):
     @property
     def hash(self) -> str:
         """SHA-256 over what decides scores: language, rubrics, characters, questions, exemplars."""
-        return content_hash(
-            {
-                "language": self.language,
-                "rubrics": [r.to_dict() for r in self.rubrics],
-                "personas": [p.to_dict() for p in self.personas],
-                "questions": [q.to_dict() for q in self.questions],
-            }
-        )
+        # The canonical JSON of these four, record by record: as one text it would take up more
+        # memory than the benchmark itself.
+        digest = sha256(f'{{"language":{canonical_json(self.language)}'.encode())
+        for name in ("personas", "questions", "rubrics"):
+            digest.update(f',"{name}":['.encode())
+            for i, record in enumerate(getattr(self, name)):
+                text = ("," if i else "") + canonical_json(record.to_dict())
+                digest.update(text.encode("utf-8", "surrogatepass"))
+            digest.update(b"]")
+        digest.update(b"}")
+        return digest.hexdigest()
 
     @property
     def has_exemplars(self) -> bool:

@@ -6,14 +6,15 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from personae.errors import InputError
 
 MAX_BYTES = 512 * 2**20
-MAX_LINE = 4 * 2**20
+MAX_LINE = 16 * 2**20
 
 
 def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
@@ -22,6 +23,15 @@ def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
     Raises:
         InputError: it is absent, a folder, too large, or not UTF-8 text.
     """
+    with _opened(path, limit) as file:
+        raw = file.read(limit + 1)
+    if len(raw) > limit:  # a device or a pipe, which states no size
+        raise InputError(f"holds more than the {limit:,} bytes allowed", path=path)
+    return _decoded(raw, path)
+
+
+@contextlib.contextmanager
+def _opened(path: Path, limit: int) -> Iterator[IO[bytes]]:
     try:
         size = path.stat().st_size
         if size > limit:
@@ -29,27 +39,30 @@ def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
                 f"the file has {size:,} bytes, more than the {limit:,} allowed", path=path
             )
         with path.open("rb") as file:
-            raw = file.read(limit + 1)
-        if len(raw) > limit:  # a device or a pipe, which states no size
-            raise InputError(f"holds more than the {limit:,} bytes allowed", path=path)
+            yield file
     except FileNotFoundError:
         raise InputError("there is no such file", path=path, mend="Check the path") from None
     except OSError as error:
         raise InputError(f"cannot be read ({error.strerror})", path=path) from None
+
+
+def _decoded(raw: bytes, path: Path, line: str = "", start: int = 0) -> str:
+    """Bytes as text; `line` and `start` say where in the file they stand."""
+    where = f"{line}, " if line else ""
     try:
-        text = raw.decode("utf-8-sig")
+        text = raw.decode("utf-8" if start else "utf-8-sig")
     except UnicodeDecodeError as error:
         raise InputError(
             "not UTF-8 text",
             path=path,
-            place=f"byte {error.start}",
+            place=f"{where}byte {start + error.start}",
             mend="Save it as UTF-8; is this the right file?",
         ) from None
     if "\0" in text:
         raise InputError(
             "binary data, not text",
             path=path,
-            place=f"character {text.index(chr(0))}",
+            place=f"{where}character {text.index(chr(0))}",
             mend="Is this the right file?",
         )
     return text
@@ -58,27 +71,40 @@ def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
 def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
     """The objects of a JSONL file with their line numbers; empty lines are skipped.
 
+    One line is held at a time: results of a large run do not fit twice into memory.
+
     Raises:
         InputError: names the line that is not a JSON object.
     """
-    for number, line in enumerate(read_text(path).split("\n"), 1):
-        if not line.strip():
-            continue
-        if len(line) > MAX_LINE:
-            raise InputError("the line is too long", path=path, place=f"line {number}")
-        try:
-            value = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise InputError(
-                f"not JSON ({_complaint(error)})", path=path, place=f"line {number}"
-            ) from None
-        if not isinstance(value, dict):
-            raise InputError("not a JSON object", path=path, place=f"line {number}")
-        yield number, value
+    with _opened(path, MAX_BYTES) as file:
+        start = 0
+        for number in count(1):
+            raw = file.readline(MAX_LINE + 1)
+            if not raw:
+                return
+            place = f"line {number}"
+            line = _decoded(raw, path, place, start) if len(raw) <= MAX_LINE else ""
+            start += len(raw)
+            if len(raw) > MAX_LINE:
+                _decoded(raw[:4096], path, place, start)  # noise is better called noise
+                raise InputError("the line is too long", path=path, place=place)
+            if start > MAX_BYTES:
+                raise InputError(f"holds more than the {MAX_BYTES:,} bytes allowed", path=path)
+            if not line.strip():
+                continue
+            try:
+                value = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise InputError(
+                    f"not JSON ({_complaint(error)})", path=path, place=place
+                ) from None
+            if not isinstance(value, dict):
+                raise InputError("not a JSON object", path=path, place=place)
+            yield number, value
 
 
-def write_atomically(path: Path, text: str) -> None:
-    """Write a file whole or not at all.
+def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+    """Write a file whole or not at all; parts are written one by one.
 
     Raises:
         InputError: the folder is absent or the disk is full; the old file stays.
@@ -88,7 +114,7 @@ def write_atomically(path: Path, text: str) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
         with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
-            file.write(text)
+            file.writelines([text] if isinstance(text, str) else text)
         mask = os.umask(0)
         os.umask(mask)
         Path(temporary).chmod(0o666 & ~mask)
