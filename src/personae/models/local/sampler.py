@@ -8,10 +8,12 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from personae.models.local.lanes import Lanes, Request, prompt_text
 from personae.models.local.worker import RequestError
 
-_PROMPT_CACHE_MB = 256
-_WAITING = 4  # threads per slot: a slot that falls free finds the next request at once
+Answer = Callable[[dict[str, Any]], None]
+
+_PROMPT_CACHE_MB = 0  # of prompts kept outside the slots; the lanes make it useless
 
 
 class Sampler:
@@ -45,40 +47,54 @@ class Sampler:
             ]
             parameters.lora_init_without_apply = True
         self._server = xllamacpp.Server(parameters)
-        self._pool = ThreadPoolExecutor(max_workers=config["slots"] * _WAITING)
+        self._pool = ThreadPoolExecutor(max_workers=config["slots"])
         self._lock = threading.Lock()
-        self._dropped: set[int] = set()
-        self._queued: set[int] = set()
+        self._lanes: Lanes[int] = Lanes(config["slots"])
+        self._asked: dict[int, tuple[dict[str, Any], Answer]] = {}
         self.info = {"slots": config["slots"], "context": config["context"]}
 
-    def submit(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
+    def submit(self, request: dict[str, Any], answer: Answer) -> None:
         """See `worker.Engine`."""
+        body, number = request["body"], request["id"]
+        waiting = Request(
+            item=number,
+            text=prompt_text(body["messages"]),
+            group=tuple(sorted(request["lora"].items())),
+            most=body["max_tokens"],
+        )
         with self._lock:
-            self._queued.add(request["id"])
-        self._pool.submit(self._answer, request, answer)
+            self._asked[number] = request, answer
+            self._lanes.add(waiting)
+            self._start()
 
     def cancel(self, number: int) -> None:
         """Drop a request that has not begun; one under way runs to its bounded end."""
         with self._lock:
-            if number in self._queued:
-                self._dropped.add(number)
+            if self._lanes.drop(number):
+                del self._asked[number]
 
-    def _answer(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
-        number = request["id"]
-        with self._lock:
-            self._queued.discard(number)
-            if number in self._dropped:
-                self._dropped.discard(number)
-                return
+    def _start(self) -> None:
+        for slot, waiting in self._lanes.assign():
+            request, answer = self._asked.pop(waiting.item)
+            self._pool.submit(self._answer, slot, request, answer)
+
+    def _answer(self, slot: int, request: dict[str, Any], answer: Answer) -> None:
+        written = None
         try:
-            answer({"ok": self._generate(request)})
+            found = self._generate(slot, request)
+            written = found["usage"]["completion_tokens"]
+            told = {"ok": found}
         except RequestError as error:
-            answer({"error": {"kind": error.kind, "message": str(error)}})
+            told = {"error": {"kind": error.kind, "message": str(error)}}
         except Exception as error:  # noqa: BLE001  whatever it is, its caller must hear of it
-            answer({"error": {"kind": "server", "message": f"{type(error).__name__}: {error}"}})
+            told = {"error": {"kind": "server", "message": f"{type(error).__name__}: {error}"}}
+        with self._lock:
+            self._lanes.free(slot, written)
+            self._start()
+        answer(told)
 
-    def _generate(self, request: dict[str, Any]) -> dict[str, Any]:
-        body = dict(request["body"])
+    def _generate(self, slot: int, request: dict[str, Any]) -> dict[str, Any]:
+        body = {**request["body"], "id_slot": slot}
         if self._adapters:
             scales = dict.fromkeys(range(self._adapters), 0.0) | {
                 int(number): scale for number, scale in request["lora"].items()
