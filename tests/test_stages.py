@@ -67,6 +67,28 @@ async def test_per_environment_asks_n_in_every_environment_chosen(tmp_path: Path
     assert of_first == [first, first, second, second]
 
 
+async def test_a_question_does_not_come_again_in_the_next_environment(tmp_path: Path):
+    def same_for_all(call):
+        wanted = call["schema"]["properties"]
+        if "environments" in wanted:
+            return {"environments": wanted["environments"]["items"]["enum"][:2]}
+        place = wanted["questions"]["items"]["properties"]["environment"]["enum"][0]
+        told = "Do not repeat" in call["messages"][-1]["content"]
+        text = "And whom would you ask for a dance?" if told else "What do you bring to the table?"
+        return {"questions": [{"environment": place, "question": text}]}
+
+    registry = Registry()
+    registry.register("same", lambda _id: ScriptedModel(same_for_all))
+    done = await build(
+        tmp_path / "bench.jsonl", "same:x", personas=personas(tmp_path, 1), questions=1,
+        per_environment=True, tasks=[Task.EXPECTED_ACTION], registry=registry,
+    )  # fmt: skip
+    one, two = done.benchmark.questions
+    assert one.environment != two.environment
+    assert one.text != two.text
+    assert done.benchmark.shortfalls == ()
+
+
 async def test_an_examiner_that_repeats_itself_leaves_a_shortfall_and_no_invented_question(
     tmp_path: Path,
 ):

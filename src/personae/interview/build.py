@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from personae.interview.similarity import Distinct
 from personae.journal.flow import Watcher, each
@@ -31,6 +32,10 @@ SAME_QUESTION = 0.75
 EXAMINER_SAMPLING = Sampling(temperature=0.9, top_p=0.9, max_tokens=3000)
 """Section 4, "Environment and Question Generation"."""
 EXEMPLAR_SAMPLING = Sampling(temperature=0.0, max_tokens=3000)
+
+
+_Job: TypeAlias = tuple[Character, Task, tuple[str, ...]]
+_Written: TypeAlias = tuple[list[tuple[str, str]], str]
 
 
 @dataclass(frozen=True)
@@ -94,9 +99,16 @@ async def write_questions(
     task: Task,
     environments: Sequence[str],
     count: int,
-) -> tuple[list[tuple[str, str]], str]:
-    """`count` distinct (environment, question) pairs; fewer with the cause, never more."""
+    asked: Sequence[str] = (),
+) -> _Written:
+    """`count` distinct (environment, question) pairs; fewer with the cause, never more.
+
+    Args:
+        asked: questions that were written before and may not come again.
+    """
     distinct = Distinct(SAME_QUESTION)
+    for text in asked:
+        distinct.add(text)
     found: list[tuple[str, str]] = []
     cause = ""
     repeat = 0
@@ -114,7 +126,7 @@ async def write_questions(
                     persona=persona.description,
                     environments=list(environments),
                     count=wanted,
-                    accepted=[text for _, text in found],
+                    accepted=[*asked, *(text for _, text in found)],
                 ),
                 reply_schema=questions_schema(wanted, environments),
                 sampling=plan.sampling,
@@ -159,7 +171,7 @@ async def build_benchmark(
         for p, (names, cause) in zip(personas, chosen, strict=True)
         if not names
     ]
-    jobs: list[tuple[Character, Task, tuple[str, ...]]] = []
+    jobs: list[_Job] = []
     for persona, (names, _) in zip(personas, chosen, strict=True):
         for task in plan.tasks:
             if not names:
@@ -167,20 +179,34 @@ async def build_benchmark(
                 shortfalls.append(
                     Shortfall(what=short, wanted=plan.questions, got=0, cause="no environment")
                 )
-            elif plan.per_environment:
-                jobs += [(persona, task, (name,)) for name in names]
             else:
                 jobs.append((persona, task, names))
+
+    async def write(job: _Job) -> list[_Written]:
+        # One environment after the other: a question must not come again in the next one.
+        persona, task, names = job
+        done: list[_Written] = []
+        for group in [(name,) for name in names] if plan.per_environment else [names]:
+            asked = [text for pairs, _ in done for _, text in pairs]
+            done.append(
+                await write_questions(model, plan, persona, task, group, plan.questions, asked)
+            )
+        return done
+
     written = await each(
         jobs,
-        lambda job: write_questions(model, plan, *job, plan.questions),
+        write,
         stage="questions",
         window=window,
         watcher=watcher,
     )
     questions: list[Question] = []
     numbers: dict[tuple[str, Task], int] = {}
-    for (persona, task, _), (pairs, cause) in zip(jobs, written, strict=True):
+    for (persona, task), (pairs, cause) in (
+        ((persona, task), part)
+        for (persona, task, _), parts in zip(jobs, written, strict=True)
+        for part in parts
+    ):
         if cause:
             shortfalls.append(
                 Shortfall(
