@@ -522,7 +522,8 @@ class _Was:
 
 def _resume_eval(args: argparse.Namespace, run: Path, was: _Was) -> int:
     # The run keeps a copy of what it was made from; the file may have changed or gone since.
-    args.benchmark = run / BENCHMARK
+    copy = run / BENCHMARK
+    args.benchmark = copy if copy.is_file() else was.path("benchmark")
     args.out = run
     args.model, args.judge = was.models("model"), was.models("judge")
     args.exemplars, args.no_exemplars = was("exemplars", str, None), was("no_exemplars", bool)

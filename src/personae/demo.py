@@ -13,7 +13,7 @@ from pathlib import Path
 
 from personae.audit_stage import AUDIT_ROWS
 from personae.data import demo_file, load_environments
-from personae.errors import InputError, StoppedEarlyError
+from personae.errors import OutputError, StoppedEarlyError
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.build import (
     EXAMINER_SAMPLING,
@@ -108,7 +108,7 @@ async def demo(
         try:
             rows = await evaluate(run.client, bench, what, watcher=watcher)
         except StoppedEarlyError:
-            with contextlib.suppress(InputError):
+            with contextlib.suppress(OutputError):
                 await partial_results(run, bench, what)
             raise
         if writing:

@@ -19,6 +19,7 @@
     ├── WeightsError               weights cannot be fetched, checked or stored
     ├── StoppedEarlyError          a cap or Ctrl-C ended the run; resumable; exit code 3
     ├── ReplayMissError            a replayed call is not in the journal
+    ├── OutputError                a file cannot be written (full disk, no permission)
     └── JournalError               the journal file is full, locked, foreign or damaged
 
 A failure of one exchange is *recorded* (see `personae.records.Failure`); it does not end a run,
@@ -161,6 +162,10 @@ class StoppedEarlyError(PersonaeError):
 
 class ReplayMissError(PersonaeError):
     """A replay met a call that the journal does not hold."""
+
+
+class OutputError(PersonaeError):
+    """A file cannot be written; the one that was there before is still there."""
 
 
 class JournalError(PersonaeError):

@@ -18,6 +18,7 @@ from typing import Any
 from personae import __version__
 from personae.errors import (
     InputError,
+    OutputError,
     ReplayMissError,
     StoppedEarlyError,
     UsageError,
@@ -264,7 +265,7 @@ async def open_run(
         if journal is not None:
             journal.close()
         if plan is None and not options.replay:
-            with contextlib.suppress(InputError):  # a full disk: the journal's error says it
+            with contextlib.suppress(OutputError):  # a full disk: the journal's error says it
                 _save(run, status)
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from personae.data import load_environments
-from personae.errors import InputError, StoppedEarlyError, UsageError
+from personae.errors import InputError, OutputError, StoppedEarlyError, UsageError
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.build import (
     EXAMINER_SAMPLING,
@@ -335,7 +335,7 @@ async def evaluate_benchmark(
                 run.client, bench, plan, window=options.window, watcher=options.watcher
             )
         except StoppedEarlyError:
-            with contextlib.suppress(InputError):  # the stop itself is what the user must hear of
+            with contextlib.suppress(OutputError):  # the stop itself is what the user must hear of
                 await partial_results(run, bench, plan)
             raise
         if not run.dry and not options.replay:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from personae.errors import InputError
+from personae.errors import OutputError
 from personae.interview.export import (
     COLUMNS,
     describe,
@@ -103,7 +103,7 @@ def test_excel_is_told_that_the_csv_is_utf8(tmp_path: Path) -> None:
 
 def test_an_export_that_cannot_be_written_names_the_file(tmp_path: Path) -> None:
     (tmp_path / "q.csv").mkdir()
-    with pytest.raises(InputError, match=r"q\.csv: cannot be written"):
+    with pytest.raises(OutputError, match=r"q\.csv: cannot be written"):
         export_csv(BENCHMARK, tmp_path / "q.csv")
 
 

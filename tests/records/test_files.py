@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from personae.errors import InputError
+from personae.errors import InputError, OutputError
 from personae.records import files
 from personae.records.files import read_json, read_jsonl, read_text, write_atomically
 
@@ -127,7 +127,7 @@ def test_when_a_file_cannot_be_written_the_old_one_stays(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "replace", full)
-    with pytest.raises(InputError, match=r"file: cannot be written .No space left on device"):
+    with pytest.raises(OutputError, match=r"file: cannot be written .No space left on device"):
         write_atomically(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
@@ -135,5 +135,5 @@ def test_when_a_file_cannot_be_written_the_old_one_stays(
 
 def test_a_place_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         write_atomically(tmp_path / "file" / "below", "x")

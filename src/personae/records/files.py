@@ -11,7 +11,7 @@ from itertools import count
 from pathlib import Path
 from typing import IO, Any
 
-from personae.errors import InputError
+from personae.errors import InputError, OutputError
 
 MAX_BYTES = 512 * 2**20
 MAX_LINE = 16 * 2**20
@@ -107,7 +107,7 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Write a file whole or not at all; parts are written one by one.
 
     Raises:
-        InputError: the folder is absent or the disk is full; the old file stays.
+        OutputError: the disk is full, or the folder cannot be written; the old file stays.
     """
     temporary: str | None = None
     try:
@@ -123,7 +123,10 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
         if temporary is not None:
             with contextlib.suppress(OSError):
                 Path(temporary).unlink()
-        raise InputError(f"cannot be written ({error.strerror})", path=path) from None
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror}); mend that and run the command again: "
+            "nothing answered is lost"
+        ) from None
 
 
 def read_json(path: Path) -> Any:

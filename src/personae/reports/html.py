@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import hashlib
-import os
 import shlex
 from collections import Counter
 from collections.abc import Sequence
@@ -18,9 +17,9 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from personae.errors import InputError
 from personae.judging.scores import LIFT, same_model
 from personae.records import Audit, AuditGroup, Estimate, Language, ModelScores, Task
+from personae.records.files import write_atomically
 from personae.reports import figures
 from personae.reports.data import CHARACTER_ROLE, ReportData, Unit, group_units
 from personae.reports.language import Words, clean, one_line
@@ -380,21 +379,6 @@ def write_html(data: ReportData, path: Path, language: Language = "en") -> None:
     """Write the page; a page that stood there before is replaced whole or not at all.
 
     Raises:
-        InputError: the file cannot be written.
-
+        OutputError: the file cannot be written.
     """
-    text = render(data, language).encode("utf-8")
-    half = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            half.write_bytes(text)
-            half.replace(path)
-        finally:
-            half.unlink(missing_ok=True)
-    except OSError as error:
-        raise InputError(
-            f"the report cannot be written: {error.strerror or error}",
-            path=path,
-            mend="Free some space, or choose another place.",
-        ) from None
+    write_atomically(path, render(data, language))
