@@ -11,6 +11,7 @@ from personae.models.prices import load_prices
 from personae.records import Benchmark, Character, Question, Task
 from personae.reports.data import ReportData
 from personae.reports.gather import gather
+from personae.reports.html import model_lines
 from personae.session import read_manifest
 from personae.stages import evaluate_benchmark
 
@@ -65,7 +66,11 @@ async def test_a_run_that_is_named_twice_is_not_counted_twice(tmp_path: Path, mo
 
 async def test_runs_of_one_name_in_two_folders_stand_apart(tmp_path: Path):
     runs = [await run(tmp_path / folder / "run") for folder in ("x", "y")]
-    assert [m.model for m in report(*runs).models] == [f"{GYM} [{path}]" for path in runs]
+    found = report(*runs)
+    assert [m.model for m in found.models] == [f"{GYM} [{path}]" for path in runs]
+    lines = model_lines(found)
+    assert [line.calls for line in lines] == [10, 10], "each with the use of its own answers"
+    assert sum(line.calls for line in found.usage) == 2 * (10 + 10)
 
 
 async def test_the_run_one_stands_in_has_its_name_and_its_neighbours(tmp_path: Path, monkeypatch):

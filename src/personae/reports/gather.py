@@ -14,6 +14,7 @@ from personae.judging.scores import judge_agreement, paired, score_models
 from personae.records import Audit, Benchmark, Manifest, PairedDifference, Prices, ResultRow
 from personae.records.files import read_json, read_jsonl
 from personae.reports.data import (
+    CHARACTER_ROLE,
     CallCounts,
     Cost,
     FailureCount,
@@ -73,7 +74,7 @@ def gather(
     by_run: dict[Path, tuple[ResultRow, ...]] = {}
     known = _audits_beside(runs)
     counts = {"made": 0, "reused": 0, "failed": 0}
-    usage: list[UsageLine] = []
+    used: dict[Path, list[UsageLine]] = {}
     failures: list[FailureCount] = []
     seconds = 0.0
     notes: list[str] = []
@@ -100,7 +101,7 @@ def gather(
             counts["reused"] += total.reused
             counts["failed"] += sum(line.count for line in journal.failures())
             seconds += journal.seconds()
-            usage += [_usage_line(line, prices) for line in journal.usage()]
+            used[run] = [_usage_line(line, prices) for line in journal.usage()]
             failures += [
                 FailureCount(role=f.role, model=f.model, cause=f.cause, count=f.count)
                 for f in journal.failures()
@@ -110,7 +111,8 @@ def gather(
         if not found:
             raise InputError("holds no audit", path=folder, mend="Make one with `personae audit`")
         known += found
-    _name_apart(by_run)
+    _name_apart(by_run, used)
+    usage = [line for lines in used.values() for line in lines]
     rows = [row for some in by_run.values() for row in some]
     models = [scores for some in by_run.values() for scores in score_models(some)]
     agreement, reason = judge_agreement(*by_run.values())
@@ -168,29 +170,36 @@ def _created(run: Path) -> str:
     return read_manifest(run).created if (run / MANIFEST).is_file() else ""
 
 
-def _name_apart(by_run: dict[Path, tuple[ResultRow, ...]]) -> None:
+def _name_apart(
+    by_run: dict[Path, tuple[ResultRow, ...]], used: dict[Path, list[UsageLine]]
+) -> None:
     """A model that several runs tested stands once for each, with the run's name behind it.
 
-    Where two runs have one name, it is the path as the user typed it.
+    Where two runs have one name, it is the path as the user typed it. The use of its answers is
+    named with it.
     """
     names = Counter(run.resolve().name for run in by_run)
-    label = {r: str(r) if names[r.resolve().name] > 1 else r.resolve().name for r in by_run}
     runs_of: dict[str, set[Path]] = {}
     for run, rows in by_run.items():
         for row in rows:
             runs_of.setdefault(row.model, set()).add(run)
     for run, rows in by_run.items():
+        label = str(run) if names[run.resolve().name] > 1 else run.resolve().name
+        apart = {m: f"{m} [{label}]" for m, runs in runs_of.items() if len(runs) > 1}
         by_run[run] = tuple(
-            row
-            if len(runs_of[row.model]) == 1
-            else row.model_copy(
-                update={
-                    "model": f"{row.model} [{label[run]}]",
-                    "unit_id": f"{row.unit_id} [{label[run]}]",
-                }
+            row.model_copy(
+                update={"model": apart[row.model], "unit_id": f"{row.unit_id} [{label}]"}
             )
+            if row.model in apart
+            else row
             for row in rows
         )
+        used[run] = [
+            line.model_copy(update={"model": apart[line.model]})
+            if line.role == CHARACTER_ROLE and line.model in apart
+            else line
+            for line in used.get(run, [])
+        ]
 
 
 def _usage_line(line: store.UsageLine, prices: Prices) -> UsageLine:
