@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from types import TracebackType
 
@@ -121,8 +120,3 @@ class Display:
         spent = self._last - since
         left = f", about {spent / done * (total - done):.0f} s left" if 0 < done < total else ""
         self.say(f"{stage}: {done}/{total} in {spent:.1f} s{left} ({self.tally.words()})")
-
-
-def error_console() -> Console:
-    """Standard error, for errors and progress."""
-    return Console(file=sys.stderr, highlight=False)

@@ -12,7 +12,7 @@ def _cell(found: Correlation) -> str:
     if found.value is None:
         return "-"
     if found.low is None or found.high is None:
-        return f"{found.value:.2f} (no interval below two personas)"
+        return f"{found.value:.2f} (no interval)"
     return f"{found.value:.2f} ({found.low:.2f} to {found.high:.2f})"
 
 
