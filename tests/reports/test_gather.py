@@ -45,7 +45,7 @@ def audit(folder: Path, manifest_of: Path, created: str, verdict: str) -> Path:
     """An audit of the judge under the rubrics of that run, as `personae audit` leaves it."""
     folder.mkdir(exist_ok=True)
     manifest = read_manifest(manifest_of)
-    about = {
+    about: dict[str, object] = {
         "judge": GYM, "rubric_hash": manifest.rubric_hash, "language": "en", "verdict": verdict,
         "reasons": [], "groups": [], "order_shift": None, "length_slope": None,
         "repeat_variance": None, "swap_shift": None, "missing": 0, "thresholds": {},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from personae.journal.flow import Watcher, each
 from personae.judging.judge import JUDGE_SAMPLING, expected_score, verdict_call
@@ -164,19 +165,16 @@ async def evaluate(
         )
         return list(
             await asyncio.gather(
-                *(
-                    judged(row.model_copy(update={"judge": judge, "repeat": repeat}), asked)
-                    for judge, repeat in seats
-                )
+                *(judged(row, asked, {"judge": judge, "repeat": repeat}) for judge, repeat in seats)
             )
         )
 
-    async def judged(row: ResultRow, asked: Call) -> ResultRow:
-        question = questions[row.question_id]
-        if is_lift(row.judge):
+    async def judged(row: ResultRow, asked: Call, seat: dict[str, Any]) -> ResultRow:
+        question, judge = questions[row.question_id], seat["judge"]
+        if is_lift(judge):
             lift, failure = await persona_lift(
                 model,
-                row.judge,
+                judge,
                 people[row.persona],
                 benchmark.personas,
                 question,
@@ -184,16 +182,17 @@ async def evaluate(
                 language=benchmark.language,
                 unit=row.unit_id,
             )
-            return row.model_copy(update={"lift": lift, "failure": failure})
+            return row.model_copy(update={**seat, "lift": lift, "failure": failure})
         if plan.exemplars and question.exemplars is None:
             # Judged without, its score would not mean what its neighbours' scores mean.
             lacking = Failure(cause="no_exemplars", detail="the question's exemplars failed")
-            return row.model_copy(update={"failure": lacking})
-        reply = await model.ask(asked.model_copy(update={"model": row.judge, "repeat": row.repeat}))
+            return row.model_copy(update={**seat, "failure": lacking})
+        reply = await model.ask(asked.model_copy(update={"model": judge, "repeat": seat["repeat"]}))
         if not reply.ok:
-            return row.model_copy(update={"failure": reply.failure})
+            return row.model_copy(update={**seat, "failure": reply.failure})
         return row.model_copy(
             update={
+                **seat,
                 "score": int(reply.value["score"]),  # JSON's 3.0 is the integer 3
                 "justification": reply.value["justification"],
                 "expected_score": expected_score(reply),

@@ -65,7 +65,6 @@ def _applies(rule: _Rule, text: str) -> bool:
 # quotation marks, so quotations are cut only where they are the smaller part.
 _QUOTED = re.compile(r"\"[^\"]{1,600}\"|“[^”]{1,600}”|「[^」]{1,600}」|『[^』]{1,600}』")
 _HAN = re.compile(r"[\u4e00-\u9fff]")
-_SPACE = re.compile(r"\s+")
 _APOSTROPHES = str.maketrans({"’": "'", "‘": "'", "ʼ": "'", "`": "'"})
 
 
@@ -79,7 +78,8 @@ def _normal(answer: str) -> tuple[str, str]:
     answer = answer.translate(_APOSTROPHES).replace("*", "").replace("_", " ")
     # NFKC makes full-width letters and most punctuation one, so that rules name each mark once.
     text = unicodedata.normalize("NFKC", answer).lower().replace("‑", "-")
-    return _SPACE.sub(" ", text).strip(), _SPACE.sub("", text)
+    words = text.split()
+    return " ".join(words), "".join(words)
 
 
 def _compile(pattern: str) -> re.Pattern[str]:
