@@ -301,6 +301,15 @@ async def test_a_dry_run_counts_and_sends_and_writes_nothing():
     await c.close()
 
 
+async def test_a_dry_run_counts_a_call_once_as_a_run_would_find_it_in_its_journal():
+    plan = Plan()
+    c = Client(None, lambda _id: DryBackend(), repair=repair_messages("en"), plan=plan)
+    first = await c.ask(ask_for("a", meta={"unit": "one"}))
+    assert await c.ask(ask_for("a", meta={"unit": "two"})) == first
+    await c.ask(ask_for("a", repeat=1))
+    assert plan.calls == {("judge", "m"): 2}
+
+
 def test_tokens_are_estimated_for_both_scripts():
     assert estimate_tokens("abcdefgh") == 2
     assert estimate_tokens("今天天气") == 3  # 4 / 1.5 = 2.67

@@ -131,6 +131,7 @@ class Client:
         self._limits: dict[str, Limit] = {}
         self._running: dict[bytes, asyncio.Future[Reply]] = {}
         self._tried: set[bytes] = set()
+        self._dry: dict[bytes, Reply] = {}  # a call that a run would find in its journal
         self._reserved_usd = 0.0
         self._stop: str | None = None
         if journal is not None and self._caps.usd is not None:
@@ -263,7 +264,10 @@ class Client:
                 "changed; run it without --replay"
             )
         if self._plan is not None:
-            return await self._planned(call, self._plan)
+            planned = self._dry.get(key)
+            if planned is None:
+                planned = self._dry[key] = await self._planned(call, self._plan)
+            return planned
         reply = await self._send(call)
         self._tried.add(key)
         assert self.journal is not None, "only a dry run goes without a journal"
