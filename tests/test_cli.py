@@ -124,6 +124,26 @@ def test_without_exemplars_eval_stops_with_2_and_names_the_command(tmp_path, cap
     assert main(f"eval {full} --model {GYM} --judge {GYM} --out {tmp_path / 'r2'}".split()) == 0
 
 
+def test_a_benchmark_may_be_completed_in_place_as_the_message_says(tmp_path: Path, capsys):
+    people, out = tmp_path / "p.txt", tmp_path / "b.jsonl"
+    people.write_text("A jazz pianist\n")
+    build = f"bench build --personas {people} --examiner {GYM} --questions 1 --out {out}"
+    assert main(build.split()) == 0
+    assert main(f"eval {out} --model {GYM} --judge {GYM} --out {tmp_path / 'r'}".split()) == 2
+    said = capsys.readouterr().err
+    command = f"bench exemplify {out} --exemplars MODEL --out {out}"
+    assert f"`personae {command}`" in said
+    again = command.replace("MODEL", GYM).split()
+    assert main([*again, "--max-calls", "2"]) == 3
+    (run,) = tmp_path.glob("b.jsonl.exemplify-*.run")
+    assert main(["resume", str(run), "--trust-scripts"]) == 0
+    capsys.readouterr()
+    for _ in range(2):
+        assert main([*again, "--json"]) == 0
+        assert document(capsys)["exemplars"] == 5
+    assert len(list(tmp_path.glob("*.run"))) == 2, "the build's run and one more"
+
+
 def test_a_cap_exits_with_3_and_resume_finishes_the_same_run(bench: Path, tmp_path: Path, capsys):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     args = f"eval {bench} --model {GYM} --judge {GYM} lift:{GYM} --out"

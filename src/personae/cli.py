@@ -503,14 +503,12 @@ class _Was:
 
     def out(self) -> Path:
         """The file that a build writes, where its run lies beside it and nowhere else."""
-        from personae.stages import run_beside
-
         out = Path(self("out", str))
-        if run_beside(out).resolve() != self._run:
+        if self._run.parent != out.resolve().parent or not self._run.name.startswith(out.name):
             raise InputError(
                 f"this run belongs beside {out}",
                 path=self._run,
-                mend=f"Move it to {run_beside(out)}, or run `personae bench` again",
+                mend="Move it back there, or run `personae bench` again",
             )
         return out
 

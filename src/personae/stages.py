@@ -75,9 +75,9 @@ def seeded(sampling: Sampling, seed: int) -> Sampling:
     return sampling.model_copy(update={"seed": seed})
 
 
-def run_beside(out: Path) -> Path:
+def run_beside(out: Path, part: str = "") -> Path:
     """The run directory that a stage keeps beside its output file: `NAME.run`."""
-    return out.with_name(out.name + ".run")
+    return out.with_name(f"{out.name}{part}.run")
 
 
 def read_pool(path: Path | None, language: Language) -> tuple[str, ...]:
@@ -204,12 +204,20 @@ async def exemplify(
 ) -> Built:
     """Add exemplars to a benchmark (`personae bench exemplify`).
 
+    The file may be its own output. Its run, `OUT.exemplify-HASH.run`, is named after what it was
+    made from, so that neither the build's run nor an earlier attempt stands in its way. A benchmark
+    that has all its exemplars is written as it is.
+
     Raises:
         InputError: the benchmark cannot be read.
         StoppedEarlyError: a cap; call again to go on.
     """
     benchmark = read_benchmark(source)
     options = options or Options()
+    if benchmark.has_exemplars:
+        if not options.dry_run:
+            write_benchmark(benchmark, out)
+        return Built(benchmark, out, Plan() if options.dry_run else None)
     sampling = seeded(EXEMPLAR_SAMPLING, seed)
     manifest = new_manifest(
         "bench exemplify",
@@ -221,7 +229,8 @@ async def exemplify(
         benchmark_hash=benchmark.hash,
         made_from=(benchmark.hash,),
     )
-    async with open_run(run_beside(out), manifest, options, registry=registry) as run:
+    path = run_beside(out, f".exemplify-{benchmark.hash[:8]}")
+    async with open_run(path, manifest, options, registry=registry) as run:
         done = await write_exemplars(
             run.client,
             benchmark,
