@@ -60,6 +60,7 @@ def test_an_unknown_scheme_lists_the_schemes():
         ("def answer(call): ...", "defines no function `reply`"),
         ("def reply(call:", "does not run: SyntaxError"),
         ("1 / 0", "does not run: ZeroDivisionError"),
+        ("raise SystemExit(5)", "does not run: SystemExit"),
     ],
 )
 def test_a_script_that_cannot_be_used_is_named_with_the_reason(tmp_path: Path, source, said):

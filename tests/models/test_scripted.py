@@ -51,11 +51,12 @@ async def test_a_dict_is_a_structured_reply_and_async_scripts_are_awaited():
     assert found.text == '{"justification": "x", "score": 3}'
 
 
-async def test_an_exception_is_a_transport_failure():
+@pytest.mark.parametrize("error", [OSError("cable"), SystemExit("cable")])
+async def test_an_exception_is_a_transport_failure(error):
     def reply(_given):
-        raise OSError("cable")
+        raise error
 
-    with pytest.raises(ServerError, match="OSError: cable"):
+    with pytest.raises(ServerError, match=f"{type(error).__name__}: cable"):
         await ScriptedModel(reply).complete(call())
 
 

@@ -46,7 +46,7 @@ class ScriptedModel:
                 given = await given
         except TransportError:
             raise
-        except Exception as error:  # a script's exception is by contract a transport failure
+        except (Exception, SystemExit) as error:  # by contract a transport failure
             raise ServerError(f"the script raised {type(error).__name__}: {error}") from error
         if call.kind == "score":
             return _scored(given)
@@ -101,7 +101,7 @@ def read_script(path: Path) -> ReplyFunction:
         raise InputError("there is no such script", path=path, mend="Give scripted:FILE.py")
     try:
         found = runpy.run_path(str(path)).get("reply")
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(
             f"the script does not run: {type(error).__name__}: {error}", path=path
         ) from error
