@@ -11,7 +11,8 @@ from personae.models.prices import load_prices
 from personae.records import Benchmark, Character, Question, Task
 from personae.reports.data import ReportData
 from personae.reports.gather import gather
-from personae.reports.html import model_lines
+from personae.reports.html import model_lines, render
+from personae.reports.language import Words
 from personae.session import read_manifest
 from personae.stages import evaluate_benchmark
 
@@ -71,6 +72,7 @@ async def test_runs_of_one_name_in_two_folders_stand_apart(tmp_path: Path):
     lines = model_lines(found)
     assert [line.calls for line in lines] == [10, 10], "each with the use of its own answers"
     assert sum(line.calls for line in found.usage) == 2 * (10 + 10)
+    assert Words("en")("judges_itself") in render(found), "the judge's name has no run behind it"
 
 
 async def test_the_run_one_stands_in_has_its_name_and_its_neighbours(tmp_path: Path, monkeypatch):

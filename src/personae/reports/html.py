@@ -130,7 +130,8 @@ def _judge_lines(data: ReportData) -> list[JudgeLine]:
             given.setdefault(row.judge, Counter())[row.score] += 1
         elif row.lift is None:
             missing[row.judge] += 1
-    tested = {scores.model for scores in data.models}
+    # By the manifests: in a report of several runs a model's name may have a run's behind it.
+    tested = {model for manifest in data.manifests for model in manifest.models.get("model", ())}
     lines = []
     for judge in data.judges:
         audit = data.audits.get(judge)
