@@ -325,6 +325,24 @@ async def test_a_stopped_client_sends_nothing_more(tmp_path: Path):
     await finish(c)
 
 
+async def test_a_stop_does_not_wait_for_the_end_of_a_back_off(tmp_path: Path):
+    """One call waits for its next attempt, the other for the end of the endpoint's pause."""
+
+    def busy(_number, _call):
+        raise RateLimitError("come back tomorrow", retry_after=86_400)
+
+    c = client(tmp_path, Script(busy), concurrency=1)
+    waiting = [asyncio.create_task(c.ask(ask_for(text))) for text in ("one", "two")]
+    while c.journal is not None and not c.journal.counters.retries:
+        await asyncio.sleep(0)
+    c.stop("interrupted")
+    async with asyncio.timeout(10):
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+    assert [type(f) for f in found] == [StoppedEarlyError, StoppedEarlyError]
+    assert c.sent == 1
+    await finish(c)
+
+
 async def test_the_limit_of_an_endpoint_holds_for_all_models_behind_it(tmp_path: Path):
     now = most = 0
 

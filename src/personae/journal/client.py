@@ -9,6 +9,7 @@ gets one repair exchange, which is a call of its own in the journal; then it is 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -134,6 +135,7 @@ class Client:
         self._dry: dict[bytes, Reply] = {}  # a call that a run would find in its journal
         self._reserved_usd = 0.0
         self._stop: str | None = None
+        self._stopping = asyncio.Event()
         if journal is not None and self._caps.usd is not None:
             self.spent_usd = self._spent_before(journal)
 
@@ -146,8 +148,14 @@ class Client:
         return total
 
     def stop(self, reason: str) -> None:
-        """Send nothing more; calls in flight come to their end and are kept."""
+        """Send nothing more; calls in flight come to their end and are kept.
+
+        Those that wait, for a slot or for another attempt, wait no longer.
+        """
         self._stop = reason
+        self._stopping.set()
+        for limit in self._limits.values():
+            limit.end_pause()
 
     def backend(self, model: str) -> Backend:
         """The backend of a model id, made on first use.
@@ -297,16 +305,17 @@ class Client:
             raise StoppedEarlyError(self._stop)
         caps = self._caps
         if caps.calls is not None and self.sent >= caps.calls:
-            self._stop = f"--max-calls {caps.calls} is reached"
-            raise StoppedEarlyError(self._stop)
+            self.stop(reason := f"--max-calls {caps.calls} is reached")
+            raise StoppedEarlyError(reason)
         guess = 0.0
         if caps.usd is not None:
             price = need_price(call.model, self._prices)
             tokens_out = call.sampling.max_tokens or TYPICAL_REPLY_TOKENS
             guess = price.of_tokens(estimate_tokens(prompt_text(call)), tokens_out)
             if self.spent_usd + self._reserved_usd + guess > caps.usd:
-                self._stop = f"--max-cost {caps.usd:g} USD is reached ({self.spent_usd:.4f} spent)"
-                raise StoppedEarlyError(self._stop)
+                reason = f"--max-cost {caps.usd:g} USD is reached ({self.spent_usd:.4f} spent)"
+                self.stop(reason)
+                raise StoppedEarlyError(reason)
             self._reserved_usd += guess
         self.sent += 1
         return guess
@@ -325,7 +334,8 @@ class Client:
                     self._reserved_usd -= guess
             except TransportError as error:
                 delay = self._delay(error, causes)
-                limit.congested(error.cause, getattr(error, "retry_after", None))
+                if self._stop is None:  # after that a pause would only hold up the end
+                    limit.congested(error.cause, getattr(error, "retry_after", None))
                 if delay is None:
                     if error.fatal:
                         raise
@@ -341,7 +351,8 @@ class Client:
                 return reply.model_copy(update={"retries": tuple(causes)}) if causes else reply
             finally:
                 limit.release()
-            await asyncio.sleep(delay)  # the slot is free meanwhile
+            with contextlib.suppress(TimeoutError):  # the slot is free meanwhile
+                await asyncio.wait_for(self._stopping.wait(), delay)
 
     def _delay(self, error: TransportError, causes: list[str]) -> float | None:
         """Seconds before the next attempt (exponential with full jitter), or None to give up."""

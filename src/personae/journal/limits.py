@@ -64,6 +64,11 @@ class Limit:
             self._last_cut = now
             self.allowed = max(1.0, min(self.allowed, self.in_flight + 1) * CUT[cause])
 
+    def end_pause(self) -> None:
+        """Let those go on who wait for the end of a Retry-After."""
+        self._paused_until = 0.0
+        self._wake()
+
     def succeeded(self) -> None:
         """An answer came."""
         if self.allowed < self.most:
