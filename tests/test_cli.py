@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shlex
 import shutil
 import signal
 import socket
@@ -135,6 +136,7 @@ def test_a_benchmark_may_be_completed_in_place_as_the_message_says(tmp_path: Pat
     assert f"`personae {command}`" in said
     again = command.replace("MODEL", GYM).split()
     assert main([*again, "--max-calls", "2"]) == 3
+    assert "run the same command again" in capsys.readouterr().err
     (run,) = tmp_path.glob("b.jsonl.exemplify-*.run")
     assert main(["resume", str(run), "--trust-scripts"]) == 0
     capsys.readouterr()
@@ -200,6 +202,16 @@ def test_a_resumed_build_writes_beside_its_run_and_nowhere_else(tmp_path: Path, 
     assert not out.exists()
     assert main(["resume", f"{out}.run", "--trust-scripts"]) == 0
     assert out.exists()
+
+
+def test_the_way_to_resume_can_be_typed_as_it_is_shown(bench: Path, tmp_path: Path, capsys):
+    run = tmp_path / "my run"
+    line = f"eval {bench} --model {GYM} --judge {GYM} --max-calls 1 --out"
+    assert main([*line.split(), str(run)]) == 3
+    said = capsys.readouterr().err.strip().rpartition("To go on: personae ")[2]
+    assert shlex.split(said) == ["resume", str(run)]
+    assert main([*shlex.split(said), "--trust-scripts", "--max-calls", "1"]) == 3
+    assert capsys.readouterr().err.strip().endswith(f"personae {said}")
 
 
 def test_resume_finds_relative_paths_from_another_folder(bench, tmp_path, monkeypatch):
@@ -488,3 +500,11 @@ def test_the_demo_of_a_sensible_model_has_two_characters_and_five_tasks(tmp_path
     assert found["agreement"] is None
     assert (out / "audits.json").is_file()
     assert "data/demo/demo_benchmark.jsonl" in (out / "report.html").read_text()
+
+
+def test_an_audit_given_as_a_run_is_told_where_it_goes(bench: Path, tmp_path: Path, capsys):
+    run, audit = tmp_path / "run", tmp_path / "audit"
+    assert main(f"eval {bench} --model {GYM} --judge {GYM} --out {run}".split()) == 0
+    assert main(f"audit --judge {GYM} --answers {run} --limit 4 --out {audit}".split()) == 0
+    assert main(["report", str(audit)]) == 2
+    assert f"--audit {audit}" in capsys.readouterr().err

@@ -86,7 +86,7 @@ def gather(
             raise InputError(
                 f"this run ({manifest.kind}, {manifest.status}) has no {RESULTS}",
                 path=run,
-                mend=f"Finish it first: personae resume {run}",
+                mend=_instead(run, manifest),
             )
         if (run / BENCHMARK).is_file():
             benchmark = read_benchmark(run / BENCHMARK)
@@ -168,6 +168,15 @@ def _audits_beside(runs: Sequence[Path]) -> list[Audit]:
 def _created(run: Path) -> str:
     """When a run was begun (ISO 8601, UTC); empty where no manifest says it."""
     return read_manifest(run).created if (run / MANIFEST).is_file() else ""
+
+
+def _instead(run: Path, manifest: Manifest) -> str:
+    """What to do with a run that holds nothing to report."""
+    if manifest.kind == "audit":
+        return f"An audit goes with the run that it is about: personae report RUN --audit {run}"
+    if manifest.kind.startswith("bench"):
+        return "It made a benchmark: personae eval BENCH.jsonl --model ... --judge ... --out RUN"
+    return f"Finish it first: personae resume {run}"
 
 
 def _name_apart(
