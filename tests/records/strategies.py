@@ -33,6 +33,7 @@ from personae.records import (
 
 text = st.text(max_size=12)
 filled = st.text(min_size=1, max_size=12)
+worded = filled.filter(str.strip)
 count = st.integers(0, 2**53)
 number = st.floats(allow_nan=False, allow_infinity=False)
 share = st.floats(0, 1)
@@ -105,8 +106,8 @@ reply = (
     | st.builds(Reply, logprobs=several(token), **around)
     | st.builds(Reply, failure=failure, **around)
 )
-character = st.builds(Character, id=filled, description=filled, source=text)
-rubric = st.builds(Rubric, task=task, description=filled, criteria=five)
+character = st.builds(Character, id=filled, description=worded, source=text)
+rubric = st.builds(Rubric, task=task, description=worded, criteria=five)
 shortfall = st.builds(Shortfall, what=text, wanted=count, got=count, cause=text)
 
 
@@ -121,7 +122,7 @@ def questions(draw: st.DrawFn, people: tuple[Character, ...]) -> tuple[Question,
             persona_id=draw(st.sampled_from(people)).id,
             task=draw(task),
             environment=draw(st.none() | text),
-            text=draw(filled),
+            text=draw(worded),
             exemplars=draw(st.none() | five),
         )
         for name in ids
@@ -150,7 +151,7 @@ question = st.builds(
     persona_id=filled,
     task=task,
     environment=st.none() | text,
-    text=filled,
+    text=worded,
     exemplars=st.none() | five,
 )
 result_row = st.builds(

@@ -32,6 +32,18 @@ def test_a_task_is_known_by_its_name_its_letters_and_its_slug(task: Task) -> Non
         assert Task.parse(name) is task
 
 
+@pytest.mark.parametrize("blank", ["", " ", "\n\t", "\u3000"])
+def test_a_character_a_question_and_a_rubric_say_something(blank: str) -> None:
+    for record in (
+        Character(id="a", description="A cook"),
+        Question(id="q", persona_id="a", task=Task.EXPECTED_ACTION, text="Q?"),
+        Rubric(task=Task.EXPECTED_ACTION, description="d", criteria=FIVE),
+    ):
+        field = "text" if isinstance(record, Question) else "description"
+        with pytest.raises(InputError, match=field):
+            type(record).from_dict({**record.to_dict(), field: blank})
+
+
 def test_the_letters_are_those_of_the_papers_table() -> None:
     assert sorted(task.short for task in Task) == ["AJ", "EA", "LH", "PC", "TC"]
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from enum import StrEnum
 from hashlib import sha256
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
 from personae.records.base import Record, canonical_json
 
 Language = Literal["en", "zh"]
+NotBlank = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
 class Task(StrEnum):
@@ -53,7 +54,7 @@ class Character(Record):
     """A character as a benchmark needs it: an id and a description ("persona" in PersonaGym)."""
 
     id: str = Field(min_length=1)
-    description: str = Field(min_length=1)
+    description: NotBlank
     source: str = ""
 
 
@@ -68,7 +69,7 @@ class Question(Record):
     persona_id: str = Field(min_length=1)
     task: Task
     environment: str | None = None
-    text: str = Field(min_length=1)
+    text: NotBlank
     exemplars: tuple[str, str, str, str, str] | None = None
 
 
@@ -76,7 +77,7 @@ class Rubric(Record):
     """How one task is judged: description and a criterion for each score from 1 to 5."""
 
     task: Task
-    description: str = Field(min_length=1)
+    description: NotBlank
     criteria: tuple[str, str, str, str, str]
 
 
