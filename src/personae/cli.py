@@ -10,6 +10,7 @@ import argparse
 import asyncio
 import contextlib
 import json
+import shlex
 import sys
 from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
@@ -63,12 +64,11 @@ def _say(args: argparse.Namespace, error: PersonaeError, text: str) -> int:
 
 
 def _how_to_resume(args: argparse.Namespace) -> str:
-    out = getattr(args, "out", None) or getattr(args, "run", None)
-    if out is None:
-        return "Run the same command again to go on."
-    if args.command == "bench":
+    run = {"resume": "run", "eval": "out", "audit": "out", "demo": "out"}.get(args.command)
+    if run is None:
         return "Nothing answered is lost; run the same command again to go on."
-    return f"Nothing answered is lost. To go on: personae resume {out}"
+    command = shlex.join(["personae", "resume", str(getattr(args, run))])
+    return f"Nothing answered is lost. To go on: {command}"
 
 
 # The parser ------------------------------------------------------------------------------------

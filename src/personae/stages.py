@@ -6,6 +6,7 @@ The commands and the Python API are thin doors to these.
 from __future__ import annotations
 
 import contextlib
+import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -375,7 +376,7 @@ def _check_eval(
     protocol: Protocol,
     limit: int | None,
 ) -> None:
-    where = str(source) if source is not None else "the benchmark"
+    where = shlex.quote(str(source)) if source is not None else "the benchmark"
     if not models or not judges:
         raise UsageError("give at least one --model and one --judge")
     if len(set(models)) != len(models):
