@@ -107,3 +107,14 @@ async def test_of_several_audits_the_one_asked_for_counts_then_the_own_then_the_
     assert report(one).judge_state(GYM) == "failed"
     audit(one, one, "", "passed")
     assert report(one, audits=[asked_for]).judge_state(GYM) == "failed"
+
+
+async def test_a_damaged_neighbour_is_named_and_does_not_stand_in_the_way(tmp_path: Path):
+    one = await run(tmp_path / "one")
+    audit(tmp_path / "sound", one, "2026-01-01T00:00:00+00:00", "passed")
+    broken = audit(tmp_path / "zz", one, "2026-02-01T00:00:00+00:00", "failed") / "audits.json"
+    broken.write_text('[{"judge": 1}]')
+    found = report(one)
+    assert found.judge_state(GYM) == "passed"
+    (note,) = found.notes
+    assert str(broken) in note

@@ -72,12 +72,12 @@ def gather(
     manifests: list[Manifest] = []
     benchmarks: dict[str, Benchmark] = {}
     by_run: dict[Path, tuple[ResultRow, ...]] = {}
-    known = _audits_beside(runs)
+    notes: list[str] = []
+    known = _audits_beside(runs, notes)
     counts = {"made": 0, "reused": 0, "failed": 0}
     used: dict[Path, list[UsageLine]] = {}
     failures: list[FailureCount] = []
     seconds = 0.0
-    notes: list[str] = []
     _name_once(runs)
     for run in runs:
         manifest = read_manifest(run)
@@ -152,8 +152,11 @@ def _name_once(runs: Sequence[Path]) -> None:
         seen.add(run.resolve())
 
 
-def _audits_beside(runs: Sequence[Path]) -> list[Audit]:
-    """Those of neighbouring folders, the older ones first, then the runs' own: the last counts."""
+def _audits_beside(runs: Sequence[Path], notes: list[str]) -> list[Audit]:
+    """Those of neighbouring folders, the older ones first, then the runs' own: the last counts.
+
+    A neighbour that is damaged does not stand in the way of these runs; `notes` names it.
+    """
     own = {run.resolve(): None for run in runs}
     beside = {
         file.parent: None
@@ -161,8 +164,17 @@ def _audits_beside(runs: Sequence[Path]) -> list[Audit]:
         for file in run.parent.glob(f"*/{AUDITS}")
         if file.parent not in own
     }
-    dated = sorted((_created(folder), folder) for folder in beside)
-    return [a for folder in (*(f for _, f in dated), *own) for a in read_audits(folder)]
+    found: list[tuple[str, Path, tuple[Audit, ...]]] = []
+    for folder in beside:
+        try:
+            found.append((_created(folder), folder, read_audits(folder)))
+        except InputError as error:
+            notes.append(f"An audit beside the run was left out: {error}")
+    found.sort(key=lambda one: one[:2])
+    return [
+        *(a for _, _, audits in found for a in audits),
+        *(a for run in own for a in read_audits(run)),
+    ]
 
 
 def _created(run: Path) -> str:
