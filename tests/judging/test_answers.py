@@ -185,6 +185,13 @@ def test_a_line_that_is_no_dialogue_names_its_line(tmp_path: Path, line: dict[st
         read_answer_file(multi(tmp_path, line))
 
 
+def test_an_answer_of_nobody_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "_single.json"
+    path.write_text('[{"question": "Who?", "reply": {"role": "", "content": "Me."}}]')
+    with pytest.raises(InputError, match="no character is named"):
+        read_answer_file(path)
+
+
 def run_of(*answers: tuple[str, str | None]) -> tuple[list[ResultRow], Benchmark]:
     questions = tuple(
         Question(id=f"q{i}", persona_id="ada", task=Task.EXPECTED_ACTION, text=f"Question {i}?")

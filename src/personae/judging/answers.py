@@ -268,6 +268,8 @@ def _exchanges(path: Path) -> Iterator[_Exchange]:
         said = _said(path, place, entry.get("reply"))
         roles = [s["role"] for s in said if s["role"]]
         name = roles[0] if roles else path.stem.partition("_")[0]
+        if not name.strip():
+            raise _foreign(path, place, "no character is named")
         yield _Exchange(place, name, asked, said, len(set(roles)) > 1, 0)
 
 
