@@ -32,7 +32,7 @@ from personae.journal.client import (
     Plan,
     need_price,
 )
-from personae.journal.flow import NoWatcher, Watcher
+from personae.journal.flow import WINDOW_FACTOR, NoWatcher, Watcher
 from personae.journal.store import Journal
 from personae.judging.lift import model_behind
 from personae.models.dry import DryBackend
@@ -95,7 +95,7 @@ class Options:
     @property
     def window(self) -> int:
         """How many units a stage works on at once."""
-        return 4 * self.concurrency
+        return WINDOW_FACTOR * self.concurrency
 
 
 @dataclass
