@@ -362,6 +362,7 @@ BAD = [
     ("eval {bench} --model scripted:{tmp}/no.py --judge {gym} --out {tmp}/r", "no such script"),
     ("eval {bench} --model klingon:x --judge {gym} --out {tmp}/r", "klingon"),
     ("eval {bench} --model openai/gpt-4o --judge {gym} --out {tmp}/r", "OPENAI_API_KEY"),
+    ("eval {bench} --model lift:{gym} --judge {gym} --out {tmp}/r", "no model id"),
     ("eval {bench} --model {gym} --judge {gym} --limit 0 --out {tmp}/r", "--limit"),
     ("eval {bench} --model {gym} --judge {gym} --max-cost nan --out {tmp}/r", "--max-cost"),
     ("eval {bench} --model {gym} --judge {gym} --max-cost -1 --out {tmp}/r", "--max-cost"),

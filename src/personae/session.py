@@ -281,10 +281,12 @@ def _refuse_scripts(manifest: Manifest) -> None:
 
 def _check_models(manifest: Manifest, options: Options, registry: Registry) -> None:
     """A judge without a key is better noticed before the answers are paid for."""
-    for model_id in sorted({model_behind(m) for ids in manifest.models.values() for m in ids}):
-        registry.check(model_id)
-        if options.max_cost is not None:
-            need_price(model_id, options.prices)
+    for role, ids in manifest.models.items():
+        # Only a judge may be `lift:MODEL`.
+        for model_id in map(model_behind, ids) if role == "judge" else ids:
+            registry.check(model_id)
+            if options.max_cost is not None:
+                need_price(model_id, options.prices)
 
 
 def _save(run: Run, status: str) -> None:
