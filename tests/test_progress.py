@@ -12,23 +12,22 @@ CALL = Call(role="judge", model="m", messages=(Message(role="user", content="?")
 GOOD, BAD = Reply(text="x", retries=("timeout", "server")), Reply(failure=Failure(cause="timeout"))
 
 
-def test_failures_retries_and_cost_are_counted():
+def test_failures_and_retries_are_counted_and_the_cost_is_what_the_client_has_spent():
     tally = Tally()
-    for reply, usd in ((GOOD, 0.25), (BAD, None), (GOOD, 0.5)):
-        tally.hear(Event(CALL, reply, usd))
+    for reply, spent in ((GOOD, 0.25), (BAD, 0.25), (GOOD, 0.75)):
+        tally.hear(Event(CALL, reply, spent))
     assert tally.words() == "1 failed, 4 retried, 0.7500 USD"
 
 
-def test_one_reply_of_unknown_price_makes_the_cost_unknown():
+def test_an_unknown_price_makes_the_cost_unknown():
     tally = Tally()
-    tally.hear(Event(CALL, GOOD, 0.25))
     tally.hear(Event(CALL, GOOD, None))
     assert "cost unknown" in tally.words()
 
 
-def test_what_came_from_the_journal_costs_nothing_and_was_not_retried_now():
+def test_what_came_from_the_journal_was_not_retried_now():
     tally = Tally()
-    tally.hear(Event(CALL, GOOD.model_copy(update={"reused": True}), None))
+    tally.hear(Event(CALL, GOOD.model_copy(update={"reused": True}), 0.0))
     assert tally.words() == "0 failed, 0 retried, 0.0000 USD"
 
 

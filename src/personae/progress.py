@@ -33,11 +33,9 @@ class Tally:
     def hear(self, event: Event) -> None:
         """One call came to its end."""
         self.failed += not event.reply.ok
-        if event.reply.reused:
-            return
-        self.retried += len(event.reply.retries)
-        if event.reply.ok:
-            self.usd = None if self.usd is None or event.usd is None else self.usd + event.usd
+        self.usd = event.spent_usd
+        if not event.reply.reused:
+            self.retried += len(event.reply.retries)
 
     def words(self) -> str:
         """Failures, retries and cost in a few words; an unknown cost says so."""

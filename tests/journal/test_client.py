@@ -16,7 +16,7 @@ from personae.errors import (
     StoppedEarlyError,
     UsageError,
 )
-from personae.journal.client import Caps, Client, Plan, estimate_tokens
+from personae.journal.client import Caps, Client, Event, Plan, estimate_tokens
 from personae.journal.store import Journal
 from personae.models import DryBackend, ScriptedModel
 from personae.prompts.schemas import verdict_schema
@@ -95,6 +95,25 @@ async def test_identical_calls_in_flight_are_one_call(tmp_path: Path):
     gate.set()
     assert [r.text for r in await asyncio.gather(*waiting)] == ["one"] * 5
     assert script.requests == 1
+    assert c.journal is not None
+    assert (c.journal.counters.made, c.journal.counters.reused) == (1, 4)
+    await finish(c)
+
+
+async def test_the_cost_so_far_holds_the_exchange_that_was_repaired_too(tmp_path: Path):
+    heard: list[Event] = []
+    c = Client(
+        Journal(tmp_path / "j.sqlite"),
+        lambda _id: ScriptedModel(Script(lambda n, _call: "no" if n == 1 else GOOD)),
+        repair=repair_messages("en"),
+        prices=lambda _m: Price(1e6, 0.0),  # a dollar a token in
+        observe=heard.append,
+    )
+    reply = await c.ask(ask_for(structured=True))
+    assert c.journal is not None
+    (line,) = c.journal.usage()
+    assert heard[-1].spent_usd == line.tokens_in
+    assert (reply.usage.tokens_in or 0) < line.tokens_in
     await finish(c)
 
 

@@ -31,11 +31,15 @@ TYPICAL_REPLY_TOKENS = 300
 
 @dataclass(frozen=True)
 class Event:
-    """One call came to its end; what observers of a run receive."""
+    """One call came to its end; what observers of a run receive.
+
+    `spent_usd` is what all exchanges so far have cost, repaired and malformed ones included; None
+    once one of them had no known price.
+    """
 
     call: Call
     reply: Reply
-    usd: float | None
+    spent_usd: float | None
 
 
 @dataclass
@@ -115,6 +119,7 @@ class Client:
             raise UsageError(f"--concurrency is {concurrency}, it must be at least 1")
         self.journal = journal
         self.spent_usd: float = 0.0
+        self._unpriced = False
         self.sent = 0
         self._backend_for = backend_for
         self._repair = repair
@@ -186,6 +191,8 @@ class Client:
         running = self._running.get(key)
         if running is not None:
             reply = await asyncio.shield(running)
+            if self.journal is not None and self._plan is None:
+                self.journal.counters.reused += 1  # as if it had been asked a moment later
             return reply.model_copy(update={"reused": True})
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._running[key] = future
@@ -211,9 +218,7 @@ class Client:
             counters.reused += reply.reused
             counters.failed += not reply.ok
         if self._observe is not None:
-            price = self._prices(call.model)
-            usd = None if price is None or reply.reused else price.of(reply.usage)
-            self._observe(Event(call, reply, usd))
+            self._observe(Event(call, reply, None if self._unpriced else self.spent_usd))
 
     async def _ask(self, key: bytes, call: Call) -> Reply:
         reply = await self._exchange(key, call)
@@ -347,7 +352,9 @@ class Client:
             else:
                 limit.succeeded()
                 price = self._prices(call.model)
-                self.spent_usd += (price.of(reply.usage) if price else None) or 0.0
+                usd = price.of(reply.usage) if price else None
+                self.spent_usd += usd or 0.0
+                self._unpriced = self._unpriced or usd is None
                 return reply.model_copy(update={"retries": tuple(causes)}) if causes else reply
             finally:
                 limit.release()

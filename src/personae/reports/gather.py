@@ -11,6 +11,7 @@ from personae.interview.benchmark_file import read_benchmark
 from personae.journal import store
 from personae.journal.store import Journal
 from personae.judging.scores import judge_agreement, paired, score_models
+from personae.models.registry import model_scheme
 from personae.records import Audit, Benchmark, Manifest, PairedDifference, Prices, ResultRow
 from personae.records.files import read_json, read_jsonl
 from personae.reports.data import (
@@ -115,7 +116,7 @@ def gather(
     usage = [line for lines in used.values() for line in lines]
     rows = [row for some in by_run.values() for row in some]
     models = [scores for some in by_run.values() for scores in score_models(some)]
-    agreement, reason = judge_agreement(*by_run.values())
+    agreement, reason = judge_agreement(*by_run.values(), weights_of=_weights_of)
     judges = dict.fromkeys(row.judge for row in rows)
     rubric = {m.rubric_hash for m in manifests}
     languages = {m.language for m in manifests}
@@ -180,6 +181,22 @@ def _audits_beside(runs: Sequence[Path], notes: list[str]) -> list[Audit]:
 def _created(run: Path) -> str:
     """When a run was begun (ISO 8601, UTC); empty where no manifest says it."""
     return read_manifest(run).created if (run / MANIFEST).is_file() else ""
+
+
+def _weights_of(judge: str) -> str:
+    """What identifies a judge's weights: for the embedded model the content of its file.
+
+    `local` and `local:FILE.gguf` may be the same weights under two names, and repeats are not
+    agreement. What stands behind an endpoint's name only the endpoint knows.
+    """
+    if model_scheme(judge) != "local":
+        return judge
+    from personae.models.local import weights
+
+    source = weights.parse_spec(judge)
+    if isinstance(source, weights.WheelWeights):
+        source = weights.weights_dir() / source.file_name
+    return weights.sha256_of(source) if isinstance(source, Path) and source.is_file() else judge
 
 
 def _instead(run: Path, manifest: Manifest) -> str:

@@ -20,8 +20,9 @@ _CHARS_PER_TOKEN = 4
 # 0002), and company halves it. So n requests that wait for a prefix of p tokens, with r tokens to
 # write each, are better spread over two slots when 3 n r > p.
 _DECODE_TO_READ = 3
-_FIRST_GUESS = 64  # tokens of a reply before any was seen
-_SMOOTHING = 0.2
+_FIRST_GUESS = 64  # tokens of a reply before any of its kind was seen
+_SMOOTHING = 0.3
+_KINDS = 256  # remembered
 
 
 @dataclass
@@ -32,18 +33,21 @@ class Request(Generic[Item]):
         text: the prompt, in the order in which it is read.
         group: what must be equal for a cache to be of use, such as the adapters.
         most: tokens that the reply may have.
+        kind: what foretells how long the reply will be, such as its grammar.
     """
 
     item: Item
     text: str
     group: Hashable
     most: int
+    kind: Hashable = None
 
 
 @dataclass
 class _Lane:
     text: str = ""
     group: Hashable = None
+    kind: Hashable = None
     busy: bool = False
     used: int = 0  # turn of the last assignment
     streak: int = 0
@@ -63,7 +67,7 @@ class Lanes(Generic[Item]):
     _lanes: list[_Lane] = field(init=False)
     _waiting: list[Request[Item]] = field(default_factory=list, init=False)
     _turn: int = field(default=0, init=False)
-    _reply: float = field(default=_FIRST_GUESS, init=False)
+    _replies: dict[Hashable, float] = field(default_factory=dict, init=False)
 
     def __post_init__(self) -> None:
         self._lanes = [_Lane() for _ in range(self.slots)]
@@ -87,7 +91,10 @@ class Lanes(Generic[Item]):
         if written is None:
             lane.text = ""
         else:
-            self._reply += _SMOOTHING * (written - self._reply)
+            before = self._replies.pop(lane.kind, _FIRST_GUESS)
+            self._replies[lane.kind] = before + _SMOOTHING * (written - before)
+            if len(self._replies) > _KINDS:
+                del self._replies[next(iter(self._replies))]
 
     def assign(self) -> list[tuple[int, Request[Item]]]:
         """Who goes where now."""
@@ -109,7 +116,8 @@ class Lanes(Generic[Item]):
                 if sharing:
                     best = max(sharing, key=lambda n: _worth(request, self._lanes[n]))
                     behind[best] = behind.get(best, 0) + 1
-                    decoding = _DECODE_TO_READ * behind[best] * min(self._reply, request.most)
+                    reply = min(self._replies.get(request.kind, _FIRST_GUESS), request.most)
+                    decoding = _DECODE_TO_READ * behind[best] * reply
                     if decoding <= _worth(request, self._lanes[best]) / _CHARS_PER_TOKEN:
                         continue
                     behind[best] = 0
@@ -120,7 +128,8 @@ class Lanes(Generic[Item]):
         self._waiting.remove(request)
         self._turn += 1
         lane = self._lanes[slot]
-        lane.text, lane.group, lane.busy = request.text, request.group, True
+        lane.text, lane.group, lane.kind = request.text, request.group, request.kind
+        lane.busy = True
         lane.used, lane.streak = self._turn, streak
         return slot, request
 

@@ -11,6 +11,10 @@ from typing import Any
 from personae.models.local.lanes import Lanes, Request, prompt_text
 from personae.models.local.worker import RequestError
 
+# The first of many requests would take a slot whose prefix the next of them has; in turn over more
+# groups than slots that loses every prefix.
+_GATHER_SECONDS = 0.02
+
 Answer = Callable[[dict[str, Any]], None]
 
 _PROMPT_CACHE_MB = 0  # of prompts kept outside the slots; the lanes make it useless
@@ -50,6 +54,7 @@ class Sampler:
         self._pool = ThreadPoolExecutor(max_workers=config["slots"])
         self._lock = threading.Lock()
         self._lanes: Lanes[int] = Lanes(config["slots"])
+        self._gathering = False
         self._asked: dict[int, tuple[dict[str, Any], Answer]] = {}
         self.info = {"slots": config["slots"], "context": config["context"]}
 
@@ -61,10 +66,20 @@ class Sampler:
             text=prompt_text(body["messages"]),
             group=tuple(sorted(request["lora"].items())),
             most=body["max_tokens"],
+            kind=body.get("grammar"),
         )
         with self._lock:
             self._asked[number] = request, answer
             self._lanes.add(waiting)
+            if not self._gathering:
+                self._gathering = True
+                timer = threading.Timer(_GATHER_SECONDS, self._gathered)
+                timer.daemon = True
+                timer.start()
+
+    def _gathered(self) -> None:
+        with self._lock:
+            self._gathering = False
             self._start()
 
     def cancel(self, number: int) -> None:
