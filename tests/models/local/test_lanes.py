@@ -69,6 +69,28 @@ def test_long_replies_spread_over_slots_since_batched_writing_gains_more_than_re
     assert len(lanes.assign()) == 4
 
 
+def test_the_length_of_replies_is_learnt_for_each_kind() -> None:
+    lanes: Lanes[str] = Lanes(4)
+    story, verdicts = of("S", 0, most=2000), [of("A", n, most=2000) for n in range(4)]
+    story.kind = "story"
+    lanes.add(story)
+    lanes.assign()
+    lanes.free(0, 2000)
+    for request in verdicts:
+        lanes.add(request)
+    assert [r.item for _, r in lanes.assign()] == ["A0"]
+
+
+def test_slots_keep_what_they_hold_when_more_groups_than_slots_come_round_again() -> None:
+    lanes: Lanes[str] = Lanes(2)
+    for group in "ABC":
+        lanes.add(of(group, 0))
+    served(lanes)  # now C and B are held
+    for group in "ABC":
+        lanes.add(of(group, 1))
+    assert {r.item for _, r in lanes.assign()} == {"B1", "C1"}
+
+
 def test_a_group_that_never_ends_lets_older_requests_through() -> None:
     lanes: Lanes[str] = Lanes(1)
     lanes.add(of("A", 0))

@@ -221,6 +221,44 @@ def busy(process: int) -> None:
         time.sleep(0.01)
 
 
+async def test_calls_of_two_groups_in_flight_together_are_read_once_a_group(
+    model: LocalModel,
+) -> None:
+    casts = ["You are a pirate captain of the old school. ", "You keep bees and speak of little. "]
+    calls = [
+        ask(f"Question {n}: who?", cast * 20, sampling=Sampling(max_tokens=1))
+        for n in range(5)
+        for cast in casts
+    ]
+    replies = await asyncio.gather(*[model.complete(c) for c in calls])
+    shares = sorted((r.usage.cached or 0) / (r.usage.tokens_in or 1) for r in replies)
+    assert shares[2] > 0.8  # all but the first of each group
+
+
+async def test_a_keyword_that_the_engine_does_not_know_lifts_no_constraint(
+    model: LocalModel,
+) -> None:
+    body = {
+        "type": "array",
+        "items": {"enum": ["harbour", "market", "chapel"]},
+        "minItems": 2,
+        "maxItems": 3,
+        "uniqueItems": True,
+    }
+    for seed in range(3):
+        reply = await model.complete(
+            ask(
+                "Where would a sailor go?",
+                schema=ReplySchema(name="places", body=body),
+                sampling=Sampling(temperature=1.0, max_tokens=60, seed=seed),
+            )
+        )
+        assert reply.text is not None
+        value = json.loads(reply.text)
+        assert 2 <= len(value) <= 3
+        assert set(value) <= {"harbour", "market", "chapel"}
+
+
 async def test_two_adapters_and_none_share_the_engine(
     weights: Path, make_adapter: Callable[..., Path], cache: Path
 ) -> None:
