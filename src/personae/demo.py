@@ -25,9 +25,17 @@ from personae.interview.build import (
 from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan, evaluate
 from personae.interview.personas import read_personas
 from personae.judging.answers import answers_of_results
-from personae.judging.audit import ORDERS, WORSE, ask_cases, build_cases, choose, judge_audit
+from personae.judging.audit import (
+    LEAST_PAIRS,
+    ORDERS,
+    WORSE,
+    ask_cases,
+    build_cases,
+    choose,
+    judge_audit,
+)
 from personae.judging.judge import JUDGE_SAMPLING
-from personae.judging.lift import PREFIX
+from personae.judging.lift import PREFIX, is_lift
 from personae.judging.rubrics import rubric_hash, rubric_set
 from personae.models.registry import Registry
 from personae.records import Benchmark, ResultRow
@@ -39,8 +47,9 @@ from personae.stages import Evaluated, partial_results, seeded, write_results
 AUDIT_GROUPS = (*WORSE, *ORDERS)
 ENVIRONMENTS_OFFERED = 12
 """A small examiner chooses better, and much sooner, from twelve names than from 150."""
-SHORT = 160
-"""Tokens of an answer or an example: the demo has to end within minutes on two cores."""
+SHORT = 72
+EXAMPLE = 40
+"""Tokens of an answer, and of an example: the demo has to end within minutes on two cores."""
 
 
 async def demo(
@@ -70,7 +79,7 @@ async def demo(
         most_environments=2,
         sampling=seeded(EXAMINER_SAMPLING, seed).model_copy(update={"max_tokens": SHORT}),
     )
-    writer = seeded(EXEMPLAR_SAMPLING, seed).model_copy(update={"max_tokens": 5 * SHORT})
+    writer = seeded(EXEMPLAR_SAMPLING, seed).model_copy(update={"max_tokens": 5 * EXAMPLE})
     answering = seeded(ANSWER_SAMPLING, seed).model_copy(update={"max_tokens": SHORT})
     judging = seeded(JUDGE_SAMPLING, seed).model_copy(update={"max_tokens": 2 * SHORT})
     lift = PREFIX + model
@@ -133,13 +142,14 @@ def _both(live: Benchmark, shipped: Benchmark) -> Benchmark:
 async def _audit(
     run: Run, bench: Benchmark, rows: list[ResultRow], plan: EvalPlan, seed: int
 ) -> None:
-    """Both judges on the answers just given, against the groups that decide."""
+    """The judge of verdicts on the answers just given, against the groups that decide."""
     found = answers_of_results(rows, bench, run.path / RESULTS)
-    own = choose(found.answers, len(found.answers), seed)
+    own = choose(found.answers, LEAST_PAIRS, seed)
+    judges = [judge for judge in plan.judges if not is_lift(judge)]
     cases = build_cases(own, found.answers, "en", groups=AUDIT_GROUPS, seed=seed)
     verdicts = await ask_cases(
         run.client,
-        plan.judges,
+        judges,
         cases,
         cast=bench.personas,
         rubrics=rubric_set("en"),
@@ -160,7 +170,7 @@ async def _audit(
             groups=AUDIT_GROUPS,
             seed=seed,
         )
-        for judge in plan.judges
+        for judge in judges
     ]
     write_results(verdicts, run.path / AUDIT_ROWS)
     text = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
