@@ -11,6 +11,8 @@ from pydantic import Field, model_validator
 from personae.records.base import Record, canonical_json
 
 Language = Literal["en", "zh"]
+
+FORMAT_OF_HASH = 1
 NotBlank = Annotated[str, Field(min_length=1, pattern=r"\S")]
 
 
@@ -126,16 +128,12 @@ class Benchmark(Record):
     @property
     def hash(self) -> str:
         """SHA-256 over what decides scores: language, rubrics, characters, questions, exemplars."""
-        # The canonical JSON of these four, record by record: as one text it would take up more
-        # memory than the benchmark itself.
-        digest = sha256(f'{{"language":{canonical_json(self.language)}'.encode())
-        for name in ("personas", "questions", "rubrics"):
-            digest.update(f',"{name}":['.encode())
-            for i, record in enumerate(getattr(self, name)):
-                text = ("," if i else "") + canonical_json(record.to_dict())
-                digest.update(text.encode("utf-8", "surrogatepass"))
-            digest.update(b"]")
-        digest.update(b"}")
+        # Record by record: as one text it would take up more memory than the benchmark itself.
+        digest = sha256(canonical_json([FORMAT_OF_HASH, self.language]).encode())
+        for records in (self.rubrics, self.personas, self.questions):
+            for record in records:
+                digest.update(b"\n" + record.to_json().encode())
+            digest.update(b"\n")
         return digest.hexdigest()
 
     @property
