@@ -17,7 +17,7 @@ from personae.records import Call
 _ITEMS = 16  # of an array without maxItems
 _SHARE = 0.8  # of the tokens, for the strings; the rest is keys, quotes and numbers
 # Characters a token, on the low side: SmolLM2 has few Chinese tokens.
-_LATIN, _HAN = 3.0, 0.6
+_LATIN, _HAN = 2.0, 0.6
 _CJK = re.compile(r"[\u3400-\u9fff\u3040-\u30ff\uac00-\ud7af\uff00-\uffef]")
 _FLOOR = 16
 
