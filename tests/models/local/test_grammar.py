@@ -29,9 +29,9 @@ VERDICT = {
 }
 
 
-def test_a_string_gets_four_fifths_of_the_tokens_at_three_characters_each() -> None:
+def test_a_string_gets_four_fifths_of_the_tokens_at_two_characters_each() -> None:
     found = bounded(call(VERDICT), 100)
-    assert found["properties"]["justification"]["maxLength"] == 240
+    assert found["properties"]["justification"]["maxLength"] == 160
     assert found["properties"]["score"] == VERDICT["properties"]["score"]  # type: ignore[index]
 
 
@@ -42,7 +42,7 @@ def test_chinese_has_fewer_characters_to_a_token() -> None:
 
 def test_strings_of_an_array_share_the_tokens() -> None:
     body = {"type": "array", "items": {"type": "string"}, "maxItems": 4}
-    assert bounded(call(body), 100)["items"]["maxLength"] == 60
+    assert bounded(call(body), 100)["items"]["maxLength"] == 40
 
 
 def test_an_array_without_a_bound_gets_one_but_never_below_its_minimum() -> None:
