@@ -21,6 +21,7 @@ from personae.judging.answers import (
 from personae.judging.audit import (
     GROUPS,
     AuditRow,
+    Case,
     ask_cases,
     build_cases,
     choose,
@@ -28,13 +29,13 @@ from personae.judging.audit import (
     load_words,
 )
 from personae.judging.judge import JUDGE_SAMPLING
-from personae.judging.lift import PREFIX
+from personae.judging.lift import check_judges
 from personae.judging.rubrics import rubric_hash, rubric_set
 from personae.models.registry import Registry
-from personae.records import Audit, Language, Rubric
+from personae.records import Audit, Language, Rubric, Sampling
 from personae.records.files import read_jsonl, write_atomically
 from personae.reports.gather import AUDITS, read_results
-from personae.session import BENCHMARK, RESULTS, Options, new_manifest, open_run
+from personae.session import BENCHMARK, RESULTS, Options, Run, new_manifest, open_run
 from personae.stages import seeded, write_results
 
 AUDIT_ROWS = "audit_rows.jsonl"
@@ -175,14 +176,12 @@ async def audit_judges(
         raise UsageError("give at least one --judge and one of --answers")
     if limit < 1:
         raise UsageError("--limit counts from 1")
-    if PREFIX in judges:
-        raise UsageError("lift:MODEL needs a model, for instance lift:local")
+    check_judges(judges)
     unknown = [g for g in groups if g not in GROUPS]
     if unknown:
         raise UsageError(f"there is no group {unknown[0]!r}; the groups are {', '.join(GROUPS)}")
     material = read_answers(answers, language)
     found, spoken = material.answers, material.language
-    rubric = rubric_hash(spoken, material.rubrics)
     sampling = seeded(JUDGE_SAMPLING, seed)
     manifest = new_manifest(
         "audit",
@@ -197,7 +196,7 @@ async def audit_judges(
             "groups": list(groups),
             "cwd": str(Path.cwd()),
         },
-        rubric_hash=rubric,
+        rubric_hash=rubric_hash(spoken, material.rubrics),
         made_from=(found.hash,),
         notes=tuple(_notes(found, spoken)),
     )
@@ -205,37 +204,68 @@ async def audit_judges(
         choose(found.answers, limit, seed), found.answers, spoken, groups=groups, seed=seed
     )
     async with open_run(out, manifest, options, registry=registry) as run:
-        rows = await ask_cases(
-            run.client,
+        rows, audits = await audit_in(
+            run,
             judges,
             cases,
-            cast=found.cast,
-            rubrics=rubric_set(spoken, material.rubrics),
+            found,
             language=spoken,
+            rubrics=material.rubrics,
             sampling=sampling,
-            window=options.window,
-            watcher=options.watcher,
+            groups=groups,
+            seed=seed,
         )
-        left_out = tuple(found.left_out)
-        if run.dry:
-            return Audited(out, (), (), left_out, run.plan)
-        audits = tuple(
-            judge_audit(
-                judge,
-                rows,
-                language=spoken,
-                rubric_hash=rubric,
-                answers_hash=found.hash,
-                groups=groups,
-                seed=seed,
-            )
-            for judge in judges
+        return Audited(out, audits, rows, tuple(found.left_out), run.plan)
+
+
+async def audit_in(
+    run: Run,
+    judges: Sequence[str],
+    cases: Sequence[Case],
+    answers: Answers,
+    *,
+    language: Language,
+    rubrics: tuple[Rubric, ...] = (),
+    sampling: Sampling,
+    groups: Sequence[str],
+    seed: int,
+) -> tuple[tuple[AuditRow, ...], tuple[Audit, ...]]:
+    """Have the cases judged in an open run and write its two files; nothing of a dry run.
+
+    Args:
+        answers: what the cases were built from.
+        rubrics: custom ones, where the answers were asked under such.
+    """
+    rows = await ask_cases(
+        run.client,
+        judges,
+        cases,
+        cast=answers.cast,
+        rubrics=rubric_set(language, rubrics),
+        language=language,
+        sampling=sampling,
+        window=run.options.window,
+        watcher=run.options.watcher,
+    )
+    if run.dry:
+        return (), ()
+    audits = tuple(
+        judge_audit(
+            judge,
+            rows,
+            language=language,
+            rubric_hash=rubric_hash(language, rubrics),
+            answers_hash=answers.hash,
+            groups=groups,
+            seed=seed,
         )
-        if not options.replay:
-            write_results(rows, out / AUDIT_ROWS)
-            whole = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
-            write_atomically(out / AUDITS, whole + "\n")
-        return Audited(out, audits, tuple(rows), left_out, None)
+        for judge in judges
+    )
+    if run.options.live:
+        write_results(rows, run.path / AUDIT_ROWS)
+        whole = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
+        write_atomically(run.path / AUDITS, whole + "\n")
+    return tuple(rows), audits
 
 
 def _notes(found: Answers, language: Language) -> list[str]:

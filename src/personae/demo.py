@@ -7,13 +7,10 @@ canned.
 
 from __future__ import annotations
 
-import contextlib
-import json
 from pathlib import Path
 
-from personae.audit_stage import AUDIT_ROWS
+from personae.audit_stage import audit_in
 from personae.data import demo_file, load_environments
-from personae.errors import OutputError, StoppedEarlyError
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.build import (
     EXAMINER_SAMPLING,
@@ -22,27 +19,23 @@ from personae.interview.build import (
     build_benchmark,
     write_exemplars,
 )
-from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan, evaluate
+from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan
 from personae.interview.personas import read_personas
 from personae.judging.answers import answers_of_results
 from personae.judging.audit import (
     LEAST_PAIRS,
     ORDERS,
     WORSE,
-    ask_cases,
     build_cases,
     choose,
-    judge_audit,
 )
 from personae.judging.judge import JUDGE_SAMPLING
 from personae.judging.lift import PREFIX, is_lift
-from personae.judging.rubrics import rubric_hash, rubric_set
+from personae.judging.rubrics import rubric_hash
 from personae.models.registry import Registry
-from personae.records import Benchmark, ResultRow
-from personae.records.files import write_atomically
-from personae.reports.gather import AUDITS
-from personae.session import BENCHMARK, RESULTS, Options, Run, new_manifest, open_run
-from personae.stages import Evaluated, partial_results, seeded, write_results
+from personae.records import Benchmark
+from personae.session import BENCHMARK, RESULTS, Options, new_manifest, open_run
+from personae.stages import Evaluated, evaluate_in, seeded
 
 AUDIT_GROUPS = (*WORSE, *ORDERS)
 ENVIRONMENTS_OFFERED = 12
@@ -111,18 +104,22 @@ async def demo(
         what = EvalPlan(
             models=(model,), judges=(model, lift), sampling=answering, judge_sampling=judging
         )
-        writing = not run.dry and not options.replay
-        if writing:
+        if options.live:
             write_benchmark(bench, out / BENCHMARK)
-        try:
-            rows = await evaluate(run.client, bench, what, watcher=watcher)
-        except StoppedEarlyError:
-            with contextlib.suppress(OutputError):
-                await partial_results(run, bench, what)
-            raise
-        if writing:
-            write_results(rows, out / RESULTS)
-        await _audit(run, bench, rows, what, seed)
+        rows = await evaluate_in(run, bench, what)
+        # The judge of verdicts, on the answers just given, against the groups that decide.
+        found = answers_of_results(rows, bench, out / RESULTS)
+        own = choose(found.answers, LEAST_PAIRS, seed)
+        await audit_in(
+            run,
+            [judge for judge in what.judges if not is_lift(judge)],
+            build_cases(own, found.answers, "en", groups=AUDIT_GROUPS, seed=seed),
+            found,
+            language="en",
+            sampling=judging,
+            groups=AUDIT_GROUPS,
+            seed=seed,
+        )
         return Evaluated(out, tuple(rows), run.plan)
 
 
@@ -137,41 +134,3 @@ def _both(live: Benchmark, shipped: Benchmark) -> Benchmark:
             "questions": (*live.questions, *shipped.questions),
         }
     )
-
-
-async def _audit(
-    run: Run, bench: Benchmark, rows: list[ResultRow], plan: EvalPlan, seed: int
-) -> None:
-    """The judge of verdicts on the answers just given, against the groups that decide."""
-    found = answers_of_results(rows, bench, run.path / RESULTS)
-    own = choose(found.answers, LEAST_PAIRS, seed)
-    judges = [judge for judge in plan.judges if not is_lift(judge)]
-    cases = build_cases(own, found.answers, "en", groups=AUDIT_GROUPS, seed=seed)
-    verdicts = await ask_cases(
-        run.client,
-        judges,
-        cases,
-        cast=bench.personas,
-        rubrics=rubric_set("en"),
-        language="en",
-        sampling=plan.judge_sampling,
-        window=run.options.window,
-        watcher=run.options.watcher,
-    )
-    if run.dry or run.options.replay:
-        return
-    audits = [
-        judge_audit(
-            judge,
-            verdicts,
-            language="en",
-            rubric_hash=rubric_hash("en"),
-            answers_hash=found.hash,
-            groups=AUDIT_GROUPS,
-            seed=seed,
-        )
-        for judge in judges
-    ]
-    write_results(verdicts, run.path / AUDIT_ROWS)
-    text = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
-    write_atomically(run.path / AUDITS, text + "\n")

@@ -93,6 +93,11 @@ class Options:
             raise UsageError("--dry-run and --replay exclude each other")
 
     @property
+    def live(self) -> bool:
+        """Whether calls may be sent and the run directory written."""
+        return not (self.dry_run or self.replay)
+
+    @property
     def window(self) -> int:
         """How many units a stage works on at once."""
         return WINDOW_FACTOR * self.concurrency
@@ -233,7 +238,7 @@ async def open_run(
     elif path.exists() and any(path.iterdir() if path.is_dir() else [path]):
         raise UsageError(f"{path} exists and is not a run directory; choose another --out")
     plan = Plan() if options.dry_run else None
-    if plan is None and not options.replay:
+    if options.live:
         _check_models(manifest, options, registry)
     journal = _open_journal(path, manifest, options)
     dry = DryBackend()
@@ -252,7 +257,7 @@ async def open_run(
     run = Run(path, manifest, client, options, plan)
     status = "failed"
     try:
-        if plan is None and not options.replay:
+        if options.live:
             _save(run, "running")
         with _stop_on_signal(client):
             yield run
@@ -264,7 +269,7 @@ async def open_run(
         await client.close()
         if journal is not None:
             journal.close()
-        if plan is None and not options.replay:
+        if options.live:
             with contextlib.suppress(OutputError):  # a full disk: the journal's error says it
                 _save(run, status)
 
@@ -297,7 +302,7 @@ def _save(run: Run, status: str) -> None:
 
 def _open_journal(path: Path, manifest: Manifest, options: Options) -> Journal | None:
     file = path / JOURNAL
-    if options.dry_run or options.replay:
+    if not options.live:
         if file.is_file():
             return Journal(file, read_only=True)
         if options.replay:

@@ -26,7 +26,7 @@ from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan, evaluate
 from personae.interview.personas import generate_personas, read_personas
 from personae.journal.client import Client, Plan
 from personae.judging.judge import JUDGE_SAMPLING
-from personae.judging.lift import PREFIX, is_lift
+from personae.judging.lift import check_judges, is_lift
 from personae.judging.rubrics import rubric_hash
 from personae.models.registry import Registry
 from personae.records import (
@@ -287,13 +287,14 @@ async def evaluate_benchmark(
         judge_sampling = judge_sampling.model_copy(update={"logprobs": 0})
     writer_sampling = seeded(EXEMPLAR_SAMPLING, seed)
     source_hash, named = _first_made_from(bench, source, out)
-    lacking = not bench.has_exemplars or source_hash != bench.hash
     manifest = new_manifest(
         "eval",
         {
             "model": models,
             "judge": judges,
-            "exemplars": [exemplars] if exemplars and lacking else [],
+            "exemplars": [exemplars]
+            if exemplars and (not bench.has_exemplars or source_hash != bench.hash)
+            else [],
         },
         bench.language,
         seed=seed,
@@ -324,7 +325,7 @@ async def evaluate_benchmark(
         judge_sampling=judge_sampling,
     )
     async with open_run(out, manifest, options, registry=registry) as run:
-        if not run.dry and not options.replay:
+        if options.live:
             write_benchmark(bench, out / BENCHMARK)
         if exemplars is not None and not bench.has_exemplars:
             bench = await write_exemplars(
@@ -338,18 +339,9 @@ async def evaluate_benchmark(
             if bench.hash != source_hash:
                 bench = bench.model_copy(update={"made_from": (source_hash,)})
             run.manifest = run.manifest.model_copy(update={"benchmark_hash": bench.hash})
-            if not run.dry and not options.replay:
+            if options.live:
                 write_benchmark(bench, out / BENCHMARK)
-        try:
-            rows = await evaluate(
-                run.client, bench, plan, window=options.window, watcher=options.watcher
-            )
-        except StoppedEarlyError:
-            with contextlib.suppress(OutputError):  # the stop itself is what the user must hear of
-                await partial_results(run, bench, plan)
-            raise
-        if not run.dry and not options.replay:
-            write_results(rows, out / RESULTS)
+        rows = await evaluate_in(run, bench, plan)
         return Evaluated(out, tuple(rows), run.plan)
 
 
@@ -397,12 +389,30 @@ def _check_eval(
             f"with `personae bench exemplify {where} --exemplars MODEL --out {where}`, or give "
             "--exemplars MODEL, or judge without by --no-exemplars"
         )
-    for judge in judges:
-        if judge == PREFIX:
-            raise UsageError("lift:MODEL needs a model, for instance lift:local")
+    check_judges(judges)
 
 
-async def partial_results(run: Run, bench: Benchmark, plan: EvalPlan) -> None:
+async def evaluate_in(run: Run, bench: Benchmark, plan: EvalPlan) -> list[ResultRow]:
+    """Evaluate in an open run and write its results.jsonl; when it is stopped, what there is.
+
+    Raises:
+        StoppedEarlyError: a cap or Ctrl-C; what was not asked is marked `not_asked`.
+    """
+    options = run.options
+    try:
+        rows = await evaluate(
+            run.client, bench, plan, window=options.window, watcher=options.watcher
+        )
+    except StoppedEarlyError:
+        with contextlib.suppress(OutputError):  # the stop itself is what the user must hear of
+            await _partial_results(run, bench, plan)
+        raise
+    if options.live:
+        write_results(rows, run.path / RESULTS)
+    return rows
+
+
+async def _partial_results(run: Run, bench: Benchmark, plan: EvalPlan) -> None:
     """What the journal holds, as results; what it lacks is marked `not_asked`."""
     journal = run.client.journal
     if journal is None or run.dry:
@@ -410,10 +420,7 @@ async def partial_results(run: Run, bench: Benchmark, plan: EvalPlan) -> None:
     reader = Client(
         journal, Registry(), repair=repair_messages(bench.language), replay=True, gaps=True
     )
-    counters = journal.counters
-    kept = (counters.made, counters.reused, counters.failed)
     rows = await evaluate(reader, bench, plan, window=run.options.window)
-    counters.made, counters.reused, counters.failed = kept
     write_results(rows, run.path / RESULTS)
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from personae.journal.flow import Watcher, each
-from personae.judging.judge import JUDGE_SAMPLING, expected_score, verdict_call
+from personae.judging.judge import JUDGE_SAMPLING, expected_score, verdict_call, verdict_fields
 from personae.judging.lift import is_lift, persona_lift
 from personae.judging.refusal import is_refusal
 from personae.judging.rubrics import rubric_set
@@ -24,6 +24,7 @@ from personae.records import (
     ResultRow,
     Sampling,
 )
+from personae.records.turns import in_turns
 
 ANSWER_SAMPLING = Sampling(temperature=0.9, top_p=0.9, max_tokens=1024)
 
@@ -52,22 +53,10 @@ def limited(benchmark: Benchmark, limit: int | None) -> tuple[Question, ...]:
     """
     if limit is None or limit >= len(benchmark.questions):
         return benchmark.questions
-    queues: dict[str, list[Question]] = {p.id: [] for p in benchmark.personas}
-    for person in benchmark.personas:
-        by_task: dict[str, list[Question]] = {}
-        for q in benchmark.questions:
-            if q.persona_id == person.id:
-                by_task.setdefault(q.task, []).append(q)
-        while any(by_task.values()):
-            for waiting in by_task.values():
-                if waiting:
-                    queues[person.id].append(waiting.pop(0))
-    taken: list[Question] = []
-    while len(taken) < limit:
-        for waiting in queues.values():
-            if waiting and len(taken) < limit:
-                taken.append(waiting.pop(0))
-    return tuple(taken)
+    queues: dict[str, dict[str, list[Question]]] = {p.id: {} for p in benchmark.personas}
+    for question in benchmark.questions:
+        queues[question.persona_id].setdefault(question.task, []).append(question)
+    return tuple(in_turns([in_turns(tasks.values()) for tasks in queues.values()])[:limit])
 
 
 def unit_id(model: str, question: Question) -> str:
@@ -188,15 +177,8 @@ async def evaluate(
             lacking = Failure(cause="no_exemplars", detail="the question's exemplars failed")
             return row.model_copy(update={**seat, "failure": lacking})
         reply = await model.ask(asked.model_copy(update={"model": judge, "repeat": seat["repeat"]}))
-        if not reply.ok:
-            return row.model_copy(update={**seat, "failure": reply.failure})
         return row.model_copy(
-            update={
-                **seat,
-                "score": int(reply.value["score"]),  # JSON's 3.0 is the integer 3
-                "justification": reply.value["justification"],
-                "expected_score": expected_score(reply),
-            }
+            update={**seat, **verdict_fields(reply), "expected_score": expected_score(reply)}
         )
 
     rows = await each(units, unit, stage="interview", window=window, watcher=watcher)

@@ -93,7 +93,6 @@ class Client:
         concurrency: the ceiling of calls in flight at one endpoint.
         replay: answer from the journal alone.
         gaps: in a replay, what the journal lacks is a failure `not_asked` instead of an error.
-        retry_failed: ask again what the journal holds as failed (once a process).
         observe: receives an `Event` for every call that comes to its end.
         jitter: source of random delays.
     """
@@ -109,7 +108,6 @@ class Client:
         concurrency: int = DEFAULT_CONCURRENCY,
         replay: bool = False,
         gaps: bool = False,
-        retry_failed: bool = True,
         observe: Callable[[Event], None] | None = None,
         plan: Plan | None = None,
         jitter: random.Random | None = None,
@@ -118,6 +116,8 @@ class Client:
         if concurrency < 1:
             raise UsageError(f"--concurrency is {concurrency}, it must be at least 1")
         self.journal = journal
+        # Neither a replay nor a dry run adds to what the journal holds or counts.
+        self._writes = None if replay or plan is not None else journal
         self.spent_usd: float = 0.0
         self._unpriced = False
         self.sent = 0
@@ -128,7 +128,6 @@ class Client:
         self._concurrency = concurrency
         self._replay = replay
         self._gaps = gaps
-        self._retry_failed = retry_failed
         self._observe = observe
         self._plan = plan
         self._jitter = jitter or random.Random()  # noqa: S311  (delays, not secrets)
@@ -191,8 +190,8 @@ class Client:
         running = self._running.get(key)
         if running is not None:
             reply = await asyncio.shield(running)
-            if self.journal is not None and self._plan is None:
-                self.journal.counters.reused += 1  # as if it had been asked a moment later
+            if self._writes is not None:
+                self._writes.counters.reused += 1  # as if it had been asked a moment later
             return reply.model_copy(update={"reused": True})
         future: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
         self._running[key] = future
@@ -213,8 +212,8 @@ class Client:
         return reply
 
     def _tell(self, call: Call, reply: Reply) -> None:
-        if self.journal is not None and self._plan is None:
-            counters = self.journal.counters
+        if self._writes is not None:
+            counters = self._writes.counters
             counters.reused += reply.reused
             counters.failed += not reply.ok
         if self._observe is not None:
@@ -255,16 +254,15 @@ class Client:
                 detail=f"{first}; the repair exchange failed: {second.failure.cause}",
             )
         # In the journal both stay failed, so that resuming asks again instead of reading back.
-        if self.journal is not None and not self._replay and self._plan is None:
-            await self.journal.mark_failed((key, again_key), failure)
+        if self._writes is not None:
+            await self._writes.mark_failed((key, again_key), failure)
         return reply.model_copy(update={"failure": failure, "reused": False})
 
     async def _exchange(self, key: bytes, call: Call) -> Reply:
         """One exchange, out of the journal or over the wire."""
         kept = None if self.journal is None else self.journal.get(key)
-        if kept is not None and (
-            kept.ok or self._replay or not self._retry_failed or key in self._tried
-        ):
+        # What the journal holds as failed is asked again, once a process.
+        if kept is not None and (kept.ok or self._replay or key in self._tried):
             if self._plan is not None:
                 self._plan.reused += 1
             return kept.model_copy(update={"reused": kept.ok or self._replay})
@@ -283,9 +281,9 @@ class Client:
             return planned
         reply = await self._send(call)
         self._tried.add(key)
-        assert self.journal is not None, "only a dry run goes without a journal"
-        self.journal.counters.made += 1
-        return await self.journal.put(key, call, reply)
+        assert self._writes is not None, "only a dry run goes without a journal"
+        self._writes.counters.made += 1
+        return await self._writes.put(key, call, reply)
 
     async def _planned(self, call: Call, plan: Plan) -> Reply:
         line = (call.role, call.model)

@@ -35,7 +35,7 @@ from pydantic import Field
 from personae.data import load_audit_texts
 from personae.journal.flow import Watcher, each
 from personae.judging.answers import AnsweredQuestion, normal
-from personae.judging.judge import JUDGE_SAMPLING, verdict_call
+from personae.judging.judge import JUDGE_SAMPLING, verdict_call, verdict_fields
 from personae.judging.lift import is_lift, persona_lift
 from personae.judging.statistics import Interval, auc
 from personae.records import (
@@ -50,6 +50,7 @@ from personae.records import (
     Sampling,
     Task,
 )
+from personae.records.turns import in_turns
 
 OWN, REPEAT = "own", "repeat"
 WORSE = ("other_character", "refusal", "generic", "copied_question")
@@ -137,10 +138,8 @@ def choose(
     turns: list[list[AnsweredQuestion]] = []
     for person in sorted(queues, key=lambda p: _draw(seed, p)):
         tasks = sorted(queues[person].items(), key=lambda item: _draw(seed, person, item[0]))
-        rounds = max(len(waiting) for _, waiting in tasks)
-        turns.append([w[i] for i in range(rounds) for _, w in tasks if i < len(w)])
-    most = max((len(turn) for turn in turns), default=0)
-    return [turn[i] for i in range(most) for turn in turns if i < len(turn)][:limit]
+        turns.append(in_turns(waiting for _, waiting in tasks))
+    return in_turns(turns)[:limit]
 
 
 def _draw(seed: int, *parts: str) -> bytes:
@@ -328,14 +327,7 @@ async def ask_cases(
                 meta={"unit": one.unit, "group": case.group},
             )
         )
-        if not reply.ok:
-            return row.model_copy(update={"failure": reply.failure})
-        return row.model_copy(
-            update={
-                "score": int(reply.value["score"]),
-                "justification": reply.value["justification"],
-            }
-        )
+        return row.model_copy(update=verdict_fields(reply))
 
     jobs = [(judge, case) for judge in judges for case in cases_for(judge, cases)]
     return await each(jobs, ask, stage="audit", window=window, watcher=watcher)

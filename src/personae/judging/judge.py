@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from personae.prompts import render
 from personae.prompts.schemas import verdict_schema
@@ -71,6 +72,16 @@ def verdict_call(
             **(meta or {}),
         },
     )
+
+
+def verdict_fields(reply: Reply) -> dict[str, Any]:
+    """What a row takes from a judge's reply: score and justification, or the failure."""
+    if not reply.ok:
+        return {"failure": reply.failure}
+    return {
+        "score": int(reply.value["score"]),  # JSON's 3.0 is the integer 3
+        "justification": reply.value["justification"],
+    }
 
 
 def expected_score(reply: Reply) -> float | None:

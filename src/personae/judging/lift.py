@@ -13,6 +13,7 @@ import asyncio
 import hashlib
 from collections.abc import Sequence
 
+from personae.errors import UsageError
 from personae.prompts import render
 from personae.records import Call, Character, Failure, Language, Message, Model, Question
 
@@ -28,6 +29,16 @@ def is_lift(judge: str) -> bool:
 def model_behind(judge: str) -> str:
     """The id of the model that a judge id asks: MODEL for `lift:MODEL`, else the id itself."""
     return judge.removeprefix(PREFIX)
+
+
+def check_judges(judges: Sequence[str]) -> None:
+    """Refuse a judge `lift:` that names no model.
+
+    Raises:
+        UsageError: there is one.
+    """
+    if PREFIX in judges:
+        raise UsageError("lift:MODEL needs a model, for instance lift:local")
 
 
 def others(persona: Character, cast: Sequence[Character]) -> list[Character]:

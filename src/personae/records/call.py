@@ -159,8 +159,7 @@ class Reply(Record):
 
     @model_validator(mode="after")
     def _answer_or_failure(self) -> Reply:
-        answered = self.text is not None or self.logprobs is not None
-        if answered == (self.failure is not None) and self.failure is None:
+        if self.text is None and self.logprobs is None and self.failure is None:
             raise ValueError("a reply without text, logprobs or failure says nothing")
         return self
 

@@ -100,12 +100,13 @@ def gather(
             total = journal.totals()
             counts["made"] += total.made
             counts["reused"] += total.reused
-            counts["failed"] += sum(line.count for line in journal.failures())
+            failed = journal.failures()
+            counts["failed"] += sum(line.count for line in failed)
             seconds += journal.seconds()
             used[run] = [_usage_line(line, prices) for line in journal.usage()]
             failures += [
                 FailureCount(role=f.role, model=f.model, cause=f.cause, count=f.count)
-                for f in journal.failures()
+                for f in failed
             ]
     for folder in audits:
         found = read_audits(folder)
