@@ -91,6 +91,18 @@ def prompts(calls: int) -> list[list[dict]]:
     return [[{"role": m.role, "content": m.content} for m in messages] for messages in built]
 
 
+def timed(work, calls: int) -> dict:
+    """Run a coroutine that returns how many calls it answered."""
+    begin, cpu = time.perf_counter(), time.process_time()
+    scored = asyncio.run(work)
+    return {
+        "wall": time.perf_counter() - begin,
+        "cpu": time.process_time() - cpu,
+        "scored": scored,
+        "failed": calls - scored,
+    }
+
+
 def sdk(url: str, calls: int, slots: int, timeout: float, *, aiohttp: bool = False) -> dict:
     from openai import AsyncOpenAI, DefaultAioHttpClient
 
@@ -115,14 +127,7 @@ def sdk(url: str, calls: int, slots: int, timeout: float, *, aiohttp: bool = Fal
         await client.close()
         return sum(done)
 
-    begin, cpu = time.perf_counter(), time.process_time()
-    scored = asyncio.run(work())
-    return {
-        "wall": time.perf_counter() - begin,
-        "cpu": time.process_time() - cpu,
-        "scored": scored,
-        "failed": calls - scored,
-    }
+    return timed(work(), calls)
 
 
 def bare(url: str, calls: int, slots: int, timeout: float) -> dict:
@@ -146,14 +151,7 @@ def bare(url: str, calls: int, slots: int, timeout: float) -> dict:
 
             return sum(await asyncio.gather(*(one(m) for m in todo)))
 
-    begin, cpu = time.perf_counter(), time.process_time()
-    scored = asyncio.run(work())
-    return {
-        "wall": time.perf_counter() - begin,
-        "cpu": time.process_time() - cpu,
-        "scored": scored,
-        "failed": calls - scored,
-    }
+    return timed(work(), calls)
 
 
 def inspect(url: str, calls: int, slots: int, timeout: float) -> dict:
