@@ -227,10 +227,7 @@ def correlation(
         ValueError: lists of different length, or a value that is not finite.
 
     """
-    a, b = _finite(x, "x"), _finite(y, "y")
-    if len(a) != len(b):
-        raise ValueError(f"{len(a)} values of x but {len(b)} of y")
-    index, count = _labels(clusters, len(a))
+    a, b, index, count = _pairs(x, y, clusters)
     if len(a) < 2:
         return Interval(None, None, None, count)
     points, point = np.unique(np.column_stack([a, b]), axis=0, return_inverse=True)
@@ -265,10 +262,7 @@ def slope(
         ValueError: lists of different length, or a value that is not finite.
 
     """
-    a, b = _finite(x, "x"), _finite(y, "y")
-    if len(a) != len(b):
-        raise ValueError(f"{len(a)} values of x but {len(b)} of y")
-    index, count = _labels(clusters, len(a))
+    a, b, index, count = _pairs(x, y, clusters)
     if count == 0:
         return Interval(None, None, None, 0)
     # Centred first: the moments below lose digits when the mean is far from 0. The weight of a
@@ -320,6 +314,16 @@ def _finite(values: Sequence[float], name: str) -> Floats:
     if not np.isfinite(data).all():
         raise ValueError(f"{name} must be finite numbers; leave missing ones out")
     return data
+
+
+def _pairs(
+    x: Sequence[float], y: Sequence[float], clusters: Sequence[Hashable] | None
+) -> tuple[Floats, Floats, Ints, int]:
+    """Both lists checked, and the cluster of each pair with the number of clusters."""
+    a, b = _finite(x, "x"), _finite(y, "y")
+    if len(a) != len(b):
+        raise ValueError(f"{len(a)} values of x but {len(b)} of y")
+    return a, b, *_labels(clusters, len(a))
 
 
 def _labels(clusters: Sequence[Hashable] | None, n: int) -> tuple[Ints, int]:
