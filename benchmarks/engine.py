@@ -29,10 +29,10 @@ FILL = 1500  # characters per exemplar: a judge's prompt is about 10 KB
 
 
 def synthetic(questions: int):
-    from personae.records import Benchmark, Character, Question, Task
+    from personae.records import Benchmark, Persona, Question, Task
 
     people = tuple(
-        Character(id=f"p{n}", description=f"Person {n}, {prose(n, 200)}")
+        Persona(id=f"p{n}", description=f"Person {n}, {prose(n, 200)}")
         for n in range(max(2, questions // 50))
     )
     asked = tuple(

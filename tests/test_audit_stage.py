@@ -14,7 +14,7 @@ from personae.interview.benchmark_file import write_benchmark
 from personae.judging.audit import AuditRow
 from personae.models.registry import Registry
 from personae.models.scripted import ScriptedModel
-from personae.records import Benchmark, Character, Language, Question, Rubric, Task
+from personae.records import Benchmark, Language, Persona, Question, Rubric, Task
 from personae.records.files import read_jsonl
 from personae.reports.gather import find_audit, read_audits
 from personae.session import BENCHMARK, Options, read_manifest
@@ -29,7 +29,7 @@ Judge = Callable[[str, str], dict[str, Any] | str]
 def benchmark(language: Language = "en", *, rubrics: tuple[Rubric, ...] = ()) -> Benchmark:
     """Four characters, two tasks, two questions each; no digit stands in it."""
     people = tuple(
-        Character(
+        Persona(
             id=f"p{i}", description=f"{name}, {'渡口的船夫' if language == 'zh' else 'a ferryman'}"
         )
         for i, name in enumerate(NAMES[language])

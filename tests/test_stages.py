@@ -10,7 +10,7 @@ from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.evaluate import limited
 from personae.journal.store import Journal
 from personae.models import Registry, ScriptedModel
-from personae.records import Benchmark, Character, Question, Task
+from personae.records import Benchmark, Persona, Question, Task
 from personae.reports.gather import read_results
 from personae.session import JOURNAL, RESULTS, Options, read_manifest
 from personae.stages import build, evaluate_benchmark, exemplify
@@ -356,7 +356,7 @@ async def test_scripted_nonsense_makes_scores_go_missing_not_low(tmp_path: Path)
 
 
 def test_the_limit_goes_round_over_personas_then_tasks():
-    people = tuple(Character(id=p, description=p) for p in "ab")
+    people = tuple(Persona(id=p, description=p) for p in "ab")
     questions = tuple(
         Question(id=f"{p}{t.short}{n}", persona_id=p, task=t, text="?")
         for p in "ab"

@@ -22,10 +22,10 @@ from personae.records import (
     Agreement,
     Audit,
     Benchmark,
-    Character,
     Manifest,
     ModelScores,
     PairedDifference,
+    Persona,
     Question,
     Record,
     ResultRow,
@@ -126,7 +126,7 @@ def _open(schema: Schema) -> Schema:
 
 def _benchmark() -> Schema:
     defs = _records(Benchmark)
-    for name, kind in (("Benchmark", "benchmark"), ("Character", "persona")):
+    for name, kind in (("Benchmark", "benchmark"), ("Persona", "persona")):
         _lead(defs[name], "record", {"const": kind})
     _lead(defs["Question"], "record", {"const": "question"})
     header = defs["Benchmark"]
@@ -141,7 +141,7 @@ def _benchmark() -> Schema:
     return {
         "description": "A line is the header (the first), a persona, or a question; personas "
         "stand before questions. Ids are unique, and every question's persona_id is a persona.",
-        "oneOf": [_ref(Benchmark), _ref(Character), _ref(Question)],
+        "oneOf": [_ref(Benchmark), _ref(Persona), _ref(Question)],
         "$defs": defs,
     }
 

@@ -10,12 +10,12 @@ from hypothesis import given, settings
 
 from personae.errors import InputError
 from personae.interview.benchmark_file import dump_benchmark, read_benchmark, write_benchmark
-from personae.records import Benchmark, Character, Question, Task
+from personae.records import Benchmark, Persona, Question, Task
 from tests.records.strategies import benchmark
 
 SMALL = Benchmark(
     made_by={"questions": "scripted:x"},
-    personas=(Character(id="a", description="A cook"),),
+    personas=(Persona(id="a", description="A cook"),),
     questions=(
         Question(
             id="a/EA/01",
@@ -55,7 +55,7 @@ def test_the_file_is_a_header_then_a_line_a_persona_then_a_line_a_question() -> 
 
 
 def test_chinese_stands_readable_in_the_file() -> None:
-    made = SMALL.model_copy(update={"personas": (Character(id="a", description="面包师"),)})
+    made = SMALL.model_copy(update={"personas": (Persona(id="a", description="面包师"),)})
     assert "面包师" in "".join(dump_benchmark(made))
 
 
@@ -101,7 +101,7 @@ def test_an_edit_that_is_meant_is_read_once_the_hash_is_gone(tmp_path: Path) -> 
         (lambda lines: lines[0].update(language="fr"), "not a valid benchmark: language"),
         (lambda lines: lines[1].update(record="person"), "line 2: unknown record 'person'"),
         (lambda lines: lines[1].pop("record"), "line 2: unknown record None"),
-        (lambda lines: lines[1].update(id=""), "line 2: not a valid Character: id"),
+        (lambda lines: lines[1].update(id=""), "line 2: not a valid Persona: id"),
         (lambda lines: lines[2].update(task="Kindness"), "line 3: not a valid Question: task"),
         (lambda lines: lines[2]["exemplars"].pop(), "line 3: not a valid Question: exemplars"),
         (lambda lines: lines[2].pop("text"), "line 3: not a valid Question: text: Field required"),

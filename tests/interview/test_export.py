@@ -13,7 +13,7 @@ from personae.interview.export import (
     export_csv,
     export_jsonl,
 )
-from personae.records import Benchmark, Character, Question, Rubric, Shortfall, Task
+from personae.records import Benchmark, Persona, Question, Rubric, Shortfall, Task
 from personae.records.cells import plain_cell
 
 FIVE = ("one", "two\nlines", "=3", "'=4", "五")
@@ -23,8 +23,8 @@ BENCHMARK = Benchmark(
     shortfalls=(Shortfall(what="EA questions", wanted=3, got=2, cause="it repeated itself"),),
     rubrics=(Rubric(task=Task.TOXICITY_CONTROL, description="d", criteria=("a",) * 5),),
     personas=(
-        Character(id="a", description='A cook, who says "hm"'),
-        Character(id="b", description="@SUM(A1) 面包师"),
+        Persona(id="a", description='A cook, who says "hm"'),
+        Persona(id="b", description="@SUM(A1) 面包师"),
     ),
     questions=(
         Question(

@@ -91,7 +91,7 @@ def test_a_jsonl_line_without_a_persona_is_named(tmp_path: Path, line: dict[str,
 
 @pytest.mark.parametrize("name", ["", 5, ["a"]])
 def test_a_jsonl_id_must_be_a_name(tmp_path: Path, name: Any) -> None:
-    with pytest.raises(InputError, match=r"line 1: not a valid Character: id"):
+    with pytest.raises(InputError, match=r"line 1: not a valid Persona: id"):
         read_personas(jsonl_file(tmp_path, {"description": "A cook", "id": name}))
 
 

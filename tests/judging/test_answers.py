@@ -17,9 +17,9 @@ from personae.judging.answers import (
     written_in,
 )
 from personae.prompts import render
-from personae.records import Benchmark, Character, Failure, Question, ResultRow, Task
+from personae.records import Benchmark, Failure, Persona, Question, ResultRow, Task
 
-ADA = Character(id="ada", description="Ada, who keeps the ferry at the mouth of the river Severn.")
+ADA = Persona(id="ada", description="Ada, who keeps the ferry at the mouth of the river Severn.")
 
 
 def said(content: str | None, role: str = "Ada", action: str = "(speaking)") -> dict[str, Any]:
@@ -75,7 +75,7 @@ def test_a_single_turn_file_gives_question_answer_and_place(tmp_path: Path) -> N
 def test_a_character_without_a_profile_is_its_name_and_that_is_said(tmp_path: Path) -> None:
     path = single(tmp_path, said("I keep the ferry."))
     found = read_answer_file(path)
-    assert found.cast == (Character(id="ada", description="Ada", source=str(path)),)
+    assert found.cast == (Persona(id="ada", description="Ada", source=str(path)),)
     assert found.unknown == [("Ada", str(path))]
 
 

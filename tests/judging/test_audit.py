@@ -27,7 +27,7 @@ from personae.judging.audit import (
     padded,
 )
 from personae.prompts import LANGUAGES
-from personae.records import Audit, Character, Failure, Language, Question, Task
+from personae.records import Audit, Failure, Language, Persona, Question, Task
 
 EA, PC = Task.EXPECTED_ACTION, Task.PERSONA_CONSISTENCY
 Scores = Mapping[str, Sequence[int | None]]
@@ -50,7 +50,7 @@ def answered(
         text=text or f"What does {person} do, for the {number}th time?",
         exemplars=EXEMPLARS if shown else None,
     )
-    persona = Character(id=person, description=f"{person}, a person of few words.")
+    persona = Persona(id=person, description=f"{person}, a person of few words.")
     unit = f"{question.id}@{system}"
     return AnsweredQuestion(persona, question, f"I am {person} ({number}).", system, "test", unit)
 

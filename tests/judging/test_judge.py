@@ -6,9 +6,9 @@ import pytest
 
 from personae.judging.judge import expected_score, verdict_call
 from personae.judging.rubrics import rubric_set
-from personae.records import Character, Question, Reply, Task, TokenLogprob
+from personae.records import Persona, Question, Reply, Task, TokenLogprob
 
-PERSON = Character(id="p", description="A jazz pianist")
+PERSON = Persona(id="p", description="A jazz pianist")
 QUESTION = Question(
     id="q", persona_id="p", task=Task.EXPECTED_ACTION, text="What now?",
     exemplars=("one", "two", "three", "four", "five"),

@@ -3,9 +3,9 @@
 import pytest
 
 from personae.judging.lift import MOST_OTHERS, others, persona_lift
-from personae.records import Call, Character, Failure, Question, Reply, Task, TokenLogprob
+from personae.records import Call, Failure, Persona, Question, Reply, Task, TokenLogprob
 
-CAST = tuple(Character(id=f"p{n}", description=f"Person {n}") for n in range(6))
+CAST = tuple(Persona(id=f"p{n}", description=f"Person {n}") for n in range(6))
 QUESTION = Question(id="q", persona_id="p0", task=Task.EXPECTED_ACTION, text="What now?")
 
 

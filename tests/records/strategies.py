@@ -12,13 +12,13 @@ from personae.records import (
     Benchmark,
     Call,
     Capabilities,
-    Character,
     Estimate,
     Failure,
     Manifest,
     Message,
     ModelScores,
     PairedDifference,
+    Persona,
     Question,
     Reply,
     ReplySchema,
@@ -106,13 +106,13 @@ reply = (
     | st.builds(Reply, logprobs=several(token), **around)
     | st.builds(Reply, failure=failure, **around)
 )
-character = st.builds(Character, id=filled, description=worded, source=text)
+character = st.builds(Persona, id=filled, description=worded, source=text)
 rubric = st.builds(Rubric, task=task, description=worded, criteria=five)
 shortfall = st.builds(Shortfall, what=text, wanted=count, got=count, cause=text)
 
 
 @st.composite
-def questions(draw: st.DrawFn, people: tuple[Character, ...]) -> tuple[Question, ...]:
+def questions(draw: st.DrawFn, people: tuple[Persona, ...]) -> tuple[Question, ...]:
     if not people:
         return ()
     ids = draw(st.lists(filled, max_size=3, unique=True))
@@ -255,7 +255,7 @@ ALL: dict[type[BaseModel], st.SearchStrategy[Any]] = {
     Benchmark: benchmark,
     Call: call,
     Capabilities: capabilities,
-    Character: character,
+    Persona: character,
     Estimate: estimate,
     Failure: failure,
     Manifest: manifest,

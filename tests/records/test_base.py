@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 import personae.records
 from personae.errors import InputError
-from personae.records import Character, Estimate, Manifest, Record, canonical_json, content_hash
+from personae.records import Estimate, Manifest, Persona, Record, canonical_json, content_hash
 from tests.records.strategies import ALL, json_value
 
 every = pytest.mark.parametrize("kind", ALL, ids=lambda kind: kind.__name__)
@@ -64,14 +64,14 @@ def test_a_record_cannot_be_changed(kind: type[Record], data: st.DataObject) -> 
 
 @pytest.mark.parametrize("value", [None, 1, "x", [], [["id", "x"]], b"{}"])
 def test_what_is_no_object_is_an_input_error(value: Any) -> None:
-    with pytest.raises(InputError, match="not a valid Character"):
-        Character.from_dict(value)
+    with pytest.raises(InputError, match="not a valid Persona"):
+        Persona.from_dict(value)
 
 
 def test_an_input_error_names_file_place_field_and_fault() -> None:
     with pytest.raises(InputError) as caught:
-        Character.from_dict({"id": "", "description": 7}, path="x.jsonl", place="line 3")
-    assert str(caught.value).startswith("x.jsonl, line 3: not a valid Character: id: String should")
+        Persona.from_dict({"id": "", "description": 7}, path="x.jsonl", place="line 3")
+    assert str(caught.value).startswith("x.jsonl, line 3: not a valid Persona: id: String should")
     assert "description: Input should be a valid string" in str(caught.value)
 
 

@@ -7,12 +7,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from personae.errors import InputError
-from personae.records import Benchmark, Character, Question, Rubric, Shortfall, Task
+from personae.records import Benchmark, Persona, Question, Rubric, Shortfall, Task
 from tests.records.strategies import benchmark, filled
 
 FIVE = ("1", "2", "3", "4", "5")
 SMALL = Benchmark(
-    personas=(Character(id="a", description="A cook"), Character(id="b", description="A diver")),
+    personas=(Persona(id="a", description="A cook"), Persona(id="b", description="A diver")),
     questions=(
         Question(id="a/EA/01", persona_id="a", task=Task.EXPECTED_ACTION, text="Q?"),
         Question(id="b/TC/01", persona_id="b", task=Task.TOXICITY_CONTROL, text="R?"),
@@ -35,7 +35,7 @@ def test_a_task_is_known_by_its_name_its_letters_and_its_slug(task: Task) -> Non
 @pytest.mark.parametrize("blank", ["", " ", "\n\t", "\u3000"])
 def test_a_character_a_question_and_a_rubric_say_something(blank: str) -> None:
     for record in (
-        Character(id="a", description="A cook"),
+        Persona(id="a", description="A cook"),
         Question(id="q", persona_id="a", task=Task.EXPECTED_ACTION, text="Q?"),
         Rubric(task=Task.EXPECTED_ACTION, description="d", criteria=FIVE),
     ):
@@ -61,7 +61,7 @@ def test_a_name_of_no_task_is_refused_with_the_five_names(name: str) -> None:
 @pytest.mark.parametrize("field", ["id", "description"])
 def test_a_character_without_id_or_description_is_refused(field: str) -> None:
     with pytest.raises(InputError, match=f"{field}: String should have at least 1 character"):
-        Character.from_dict({"id": "a", "description": "A cook", field: ""})
+        Persona.from_dict({"id": "a", "description": "A cook", field: ""})
 
 
 @pytest.mark.parametrize("exemplars", [[], ["a"] * 4, ["a"] * 6, ["a", "b", "c", "d", 5], "abcde"])

@@ -12,10 +12,10 @@ from personae.records import (
     Audit,
     AuditGroup,
     Benchmark,
-    Character,
     Failure,
     Language,
     Manifest,
+    Persona,
     Question,
     ResultRow,
     Shortfall,
@@ -71,7 +71,7 @@ def make_benchmark(language: Language = "en", people: int = 6, questions: int = 
     chosen = random.Random(3)
     texts = PEOPLE[language]
     personas = tuple(
-        Character(id=f"p{i:03}", description=texts[i % len(texts)]) for i in range(people)
+        Persona(id=f"p{i:03}", description=texts[i % len(texts)]) for i in range(people)
     )
     asked = []
     for person in personas:

@@ -8,7 +8,7 @@ import pytest
 
 from personae.errors import UsageError
 from personae.models.prices import load_prices
-from personae.records import Benchmark, Character, Question, Task
+from personae.records import Benchmark, Persona, Question, Task
 from personae.reports.data import ReportData
 from personae.reports.gather import gather
 from personae.reports.html import model_lines, render
@@ -19,7 +19,7 @@ from personae.stages import evaluate_benchmark
 GYM = f"scripted:{Path(__file__).parents[1] / 'scripts' / 'gym.py'}"
 EXEMPLARS = ("one", "two", "three", "four", "five")
 BENCH = Benchmark(
-    personas=tuple(Character(id=p, description=f"The character {p}") for p in "ab"),
+    personas=tuple(Persona(id=p, description=f"The character {p}") for p in "ab"),
     questions=tuple(
         Question(id=f"{p}/{t.short}", persona_id=p, task=t, text=f"{p} {t}?", exemplars=EXEMPLARS)
         for p in "ab"

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from personae.errors import InputError
-from personae.records import Benchmark, Character, Question
+from personae.records import Benchmark, Persona, Question
 from personae.records.base import explain
 from personae.records.files import read_jsonl, write_atomically
 
@@ -43,7 +43,7 @@ def read_benchmark(path: Path) -> Benchmark:
             the hash in the header.
     """
     header: dict[str, Any] | None = None
-    personas: list[Character] = []
+    personas: list[Persona] = []
     questions: list[Question] = []
     stated: str | None = None
     for number, line in read_jsonl(path):
@@ -64,7 +64,7 @@ def read_benchmark(path: Path) -> Benchmark:
             stated = line.pop("content_hash", None)
             header = line
         elif kind == "persona":
-            personas.append(Character.from_dict(line, path=path, place=place))
+            personas.append(Persona.from_dict(line, path=path, place=place))
         elif kind == "question":
             questions.append(Question.from_dict(line, path=path, place=place))
         else:

@@ -14,9 +14,9 @@ from personae.prompts.schemas import environments_schema, exemplars_schema, ques
 from personae.records import (
     Benchmark,
     Call,
-    Character,
     Language,
     Model,
+    Persona,
     Question,
     Sampling,
     Shortfall,
@@ -34,7 +34,7 @@ EXAMINER_SAMPLING = Sampling(temperature=0.9, top_p=0.9, max_tokens=3000)
 EXEMPLAR_SAMPLING = Sampling(temperature=0.0, max_tokens=3000)
 
 
-_Job: TypeAlias = tuple[Character, Task, tuple[str, ...]]
+_Job: TypeAlias = tuple[Persona, Task, tuple[str, ...]]
 _Written: TypeAlias = tuple[list[tuple[str, str]], str]
 
 
@@ -63,7 +63,7 @@ def question_id(persona_id: str, task: Task, number: int) -> str:
 
 
 async def select_environments(
-    model: Model, plan: BuildPlan, persona: Character
+    model: Model, plan: BuildPlan, persona: Persona
 ) -> tuple[tuple[str, ...], str]:
     """The environments relevant to a persona, every name out of the pool; or none and the cause."""
     cause = ""
@@ -95,7 +95,7 @@ async def select_environments(
 async def write_questions(
     model: Model,
     plan: BuildPlan,
-    persona: Character,
+    persona: Persona,
     task: Task,
     environments: Sequence[str],
     count: int,
@@ -153,7 +153,7 @@ async def write_questions(
 async def build_benchmark(
     model: Model,
     plan: BuildPlan,
-    personas: Sequence[Character],
+    personas: Sequence[Persona],
     *,
     window: int = 64,
     watcher: Watcher | None = None,

@@ -16,10 +16,10 @@ from personae.prompts import render
 from personae.records import (
     Benchmark,
     Call,
-    Character,
     Failure,
     Language,
     Model,
+    Persona,
     Question,
     ResultRow,
     Sampling,
@@ -67,7 +67,7 @@ def unit_id(model: str, question: Question) -> str:
 async def answer_question(
     model: Model,
     under_test: str,
-    person: Character,
+    person: Persona,
     question: Question,
     *,
     language: Language,

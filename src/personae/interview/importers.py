@@ -14,7 +14,7 @@ from pathlib import Path
 from personae.errors import InputError
 from personae.interview.build import question_id
 from personae.interview.personas import character
-from personae.records import Benchmark, Character, Question, Rubric, Task, content_hash
+from personae.records import Benchmark, Persona, Question, Rubric, Task, content_hash
 from personae.records.files import read_text
 
 QUESTIONS = Path("questions", "benchmark-v1")
@@ -44,7 +44,7 @@ def import_personagym(folder: Path, rubrics: Path | None = None) -> Benchmark:
             names do not end in `.json`, or begin with a dot, are not looked at.
     """
     root, where = _inside(folder, QUESTIONS)
-    people: dict[str, Character] = {}
+    people: dict[str, Persona] = {}
     questions: list[Question] = []
     read: dict[str, str] = {}
     for path in _files(where, ".json", root):
@@ -163,7 +163,7 @@ def _files(folder: Path, ending: str, root: Path) -> Iterator[Path]:
         yield path
 
 
-def _persona(path: Path) -> Character:
+def _persona(path: Path) -> Persona:
     try:
         path.stem.encode()
     except UnicodeEncodeError:
@@ -175,7 +175,7 @@ def _persona(path: Path) -> Character:
     return character(name, SOURCE)
 
 
-def _questions(path: Path, text: str, person: Character) -> Iterator[Question]:
+def _questions(path: Path, text: str, person: Persona) -> Iterator[Question]:
     try:
         # As pairs: a dict would keep one of two keys of the same name and say nothing.
         content = json.loads(text, object_pairs_hook=list)

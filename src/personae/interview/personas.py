@@ -9,7 +9,7 @@ from personae.errors import InputError
 from personae.interview.similarity import Distinct, normalised
 from personae.prompts import render
 from personae.prompts.schemas import personas_schema
-from personae.records import Call, Character, Language, Model, Sampling, Shortfall, content_hash
+from personae.records import Call, Language, Model, Persona, Sampling, Shortfall, content_hash
 from personae.records.files import read_jsonl, read_text
 
 MAX_PERSONA_CHARS = 20_000
@@ -24,13 +24,13 @@ def persona_id(description: str) -> str:
     return "-".join([*"-".join(words)[:48].split("-"), content_hash(description)[:6]])
 
 
-def character(description: str, source: str = "") -> Character:
+def character(description: str, source: str = "") -> Persona:
     """A character from its description alone."""
     text = " ".join(description.split())
-    return Character(id=persona_id(text), description=text, source=source)
+    return Persona(id=persona_id(text), description=text, source=source)
 
 
-def read_personas(path: Path) -> tuple[Character, ...]:
+def read_personas(path: Path) -> tuple[Persona, ...]:
     """Personas from a text file (one a line; empty lines and lines with # left out) or JSONL.
 
     A JSONL line is `{"description": text, "id": optional}` (`persona` is accepted for
@@ -39,7 +39,7 @@ def read_personas(path: Path) -> tuple[Character, ...]:
     Raises:
         InputError: no persona, one that stands twice, one too long, or not a text file.
     """
-    found: list[tuple[int, Character]] = []
+    found: list[tuple[int, Persona]] = []
     if path.suffix.lower() in (".jsonl", ".ndjson"):
         for number, line in read_jsonl(path):
             place = f"line {number}"
@@ -54,7 +54,7 @@ def read_personas(path: Path) -> tuple[Character, ...]:
             made = character(text, path.name)
             given = line.get("id")
             if given is not None:
-                made = Character.from_dict({**made.to_dict(), "id": given}, path=path, place=place)
+                made = Persona.from_dict({**made.to_dict(), "id": given}, path=path, place=place)
             found.append((number, made))
     else:
         for number, text_line in enumerate(read_text(path).splitlines(), 1):
@@ -84,14 +84,14 @@ def read_personas(path: Path) -> tuple[Character, ...]:
 
 async def generate_personas(
     model: Model, examiner: str, count: int, *, language: Language, sampling: Sampling
-) -> tuple[tuple[Character, ...], tuple[Shortfall, ...]]:
+) -> tuple[tuple[Persona, ...], tuple[Shortfall, ...]]:
     """Have `count` diverse personas written (PersonaGym, "Environment and Question Generation").
 
     Near-duplicates are refused. When three replies in a row bring hardly anything new, diversity
     has run out (the paper met that at about 200): what there is is returned with the shortfall.
     """
     distinct = Distinct()
-    people: list[Character] = []
+    people: list[Persona] = []
     poor, repeat, failures = 0, 0, 0
     refused = 0
     cause = ""

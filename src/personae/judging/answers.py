@@ -21,8 +21,8 @@ from personae.judging.refusal import is_refusal
 from personae.prompts import LANGUAGES, render
 from personae.records import (
     Benchmark,
-    Character,
     Language,
+    Persona,
     Question,
     ResultRow,
     Task,
@@ -59,7 +59,7 @@ class AnsweredQuestion:
         unit: the answer's id, unique among the answers read together.
     """
 
-    persona: Character
+    persona: Persona
     question: Question
     answer: str
     system: str
@@ -105,7 +105,7 @@ class Answers:
         self.unknown += other.unknown
 
     @property
-    def cast(self) -> tuple[Character, ...]:
+    def cast(self) -> tuple[Persona, ...]:
         """The characters, in order of first appearance."""
         return tuple({a.persona.id: a.persona for a in self.answers}.values())
 
@@ -144,7 +144,7 @@ def _told(description: str) -> tuple[str, ...]:
     )
 
 
-def unfit(answer: str, persona: Character, question: str) -> Cause | None:
+def unfit(answer: str, persona: Persona, question: str) -> Cause | None:
     """Why a reply cannot stand for its character, or None."""
     if not answer.strip():
         return "empty"
@@ -206,7 +206,7 @@ def read_answer_file(path: Path) -> Answers:
         InputError: the file is neither; names the entry.
     """
     found = Answers()
-    characters: dict[str, Character] = {}
+    characters: dict[str, Persona] = {}
     for one in _exchanges(path):
         persona = characters.get(one.name)
         if persona is None:
@@ -314,7 +314,7 @@ def _foreign(path: Path, place: str, what: str) -> InputError:
     )
 
 
-def _character(path: Path, name: str, found: Answers) -> Character:
+def _character(path: Path, name: str, found: Answers) -> Persona:
     """The character of that name, with the head of its profile where there is one."""
     folder = path.parent / PROFILES
     # Looked up among the files that are there: a name from a file never becomes a path.
@@ -327,9 +327,9 @@ def _character(path: Path, name: str, found: Answers) -> Character:
         description = _head(read_text(profiles[known], limit=MOST_PROFILE_BYTES))
         if description:
             source = str(profiles[known].resolve())
-            return Character(id=_slug(known), description=description, source=source)
+            return Persona(id=_slug(known), description=description, source=source)
     found.unknown.append((name, str(path)))
-    return Character(id=_slug(name), description=name, source=str(path))
+    return Persona(id=_slug(name), description=name, source=str(path))
 
 
 def _slug(name: str) -> str:

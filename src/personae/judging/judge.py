@@ -11,8 +11,8 @@ from personae.prompts import render
 from personae.prompts.schemas import verdict_schema
 from personae.records import (
     Call,
-    Character,
     Language,
+    Persona,
     Question,
     Reply,
     Rubric,
@@ -31,7 +31,7 @@ _SCORE = re.compile(r'"score"\s*:\s*([1-5])')
 def verdict_call(
     judge: str,
     rubrics: Mapping[Task, Rubric],
-    persona: Character,
+    persona: Persona,
     question: Question,
     answer: str,
     *,

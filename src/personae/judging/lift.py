@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 from personae.errors import UsageError
 from personae.prompts import render
-from personae.records import Call, Character, Failure, Language, Message, Model, Question
+from personae.records import Call, Failure, Language, Message, Model, Persona, Question
 
 PREFIX = "lift:"
 MOST_OTHERS = 3
@@ -41,7 +41,7 @@ def check_judges(judges: Sequence[str]) -> None:
         raise UsageError("lift:MODEL needs a model, for instance lift:local")
 
 
-def others(persona: Character, cast: Sequence[Character]) -> list[Character]:
+def others(persona: Persona, cast: Sequence[Persona]) -> list[Persona]:
     """At most three other characters, the same ones every time, spread over the cast."""
     rest = [p for p in cast if p.id != persona.id]
     rest.sort(key=lambda p: hashlib.sha256(f"{persona.id}\0{p.id}".encode()).digest())
@@ -51,8 +51,8 @@ def others(persona: Character, cast: Sequence[Character]) -> list[Character]:
 async def persona_lift(
     model: Model,
     judge: str,
-    persona: Character,
-    cast: Sequence[Character],
+    persona: Persona,
+    cast: Sequence[Persona],
     question: Question,
     answer: str,
     *,

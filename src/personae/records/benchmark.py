@@ -52,8 +52,8 @@ class Task(StrEnum):
         raise ValueError(f"no task is called {name!r}; the tasks are {', '.join(cls)}")
 
 
-class Character(Record):
-    """A character as a benchmark needs it: an id and a description ("persona" in PersonaGym)."""
+class Persona(Record):
+    """A character as a benchmark needs it: an id and a description (the term is PersonaGym's)."""
 
     id: str = Field(min_length=1)
     description: NotBlank
@@ -105,7 +105,7 @@ class Benchmark(Record):
     environments: dict[str, tuple[str, ...]] = {}
     rubrics: tuple[Rubric, ...] = ()
     shortfalls: tuple[Shortfall, ...] = ()
-    personas: tuple[Character, ...] = ()
+    personas: tuple[Persona, ...] = ()
     questions: tuple[Question, ...] = ()
 
     @model_validator(mode="after")
@@ -141,7 +141,7 @@ class Benchmark(Record):
         """Whether every question has its five exemplars."""
         return bool(self.questions) and all(q.exemplars is not None for q in self.questions)
 
-    def persona(self, persona_id: str) -> Character:
+    def persona(self, persona_id: str) -> Persona:
         """The character of that id (KeyError if there is none)."""
         for p in self.personas:
             if p.id == persona_id:
