@@ -12,22 +12,30 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
-from rich.table import Table
 
 from personae import __version__
+from personae.commands import character, play, rate, scene
+from personae.commands.base import (
+    Handler,
+    Resume,
+    Was,
+    calls_models,
+    carries_out,
+    carry_out,
+    command,
+    json_option,
+    prices_of,
+    show_document,
+    show_plan,
+)
 from personae.errors import InputError, PersonaeError, StoppedEarlyError, UsageError
-from personae.journal.client import DEFAULT_CONCURRENCY, Plan
-from personae.models.prices import PriceTable, load_prices
-from personae.progress import Display
-from personae.records import Manifest, Task
-from personae.session import BENCHMARK, MANIFEST, REPORT, Options, read_manifest
-
-Handler = Callable[[argparse.Namespace], int]
+from personae.records import Task
+from personae.session import BENCHMARK, REPORT, read_manifest
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -64,11 +72,12 @@ def _say(args: argparse.Namespace, error: PersonaeError, text: str) -> int:
 
 
 def _how_to_resume(args: argparse.Namespace) -> str:
-    run = {"resume": "run", "eval": "out", "audit": "out", "demo": "out"}.get(args.command)
+    """A handler whose run is not where the arguments say sets `args.run_dir`."""
+    name = {"resume": "run", "eval": "out", "audit": "out", "demo": "out"}.get(args.command)
+    run = getattr(args, "run_dir", None) if name is None else getattr(args, name)
     if run is None:
         return "Nothing answered is lost; run the same command again to go on."
-    command = shlex.join(["personae", "resume", str(getattr(args, run))])
-    return f"Nothing answered is lost. To go on: {command}"
+    return f"Nothing answered is lost. To go on: {shlex.join(['personae', 'resume', str(run)])}"
 
 
 # The parser ------------------------------------------------------------------------------------
@@ -92,145 +101,18 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_agree(commands)
     _add_audit(commands)
+    for room in (character, scene, play, rate):
+        room.add(commands)
     return parser
-
-
-def _command(
-    commands: Any, name: str, handler: Handler | None, text: str, **more: Any
-) -> argparse.ArgumentParser:
-    made: argparse.ArgumentParser = commands.add_parser(
-        name, help=text, description=text[0].upper() + text[1:] + ".", **more
-    )
-    made.set_defaults(help_of=made, command=name)
-    if handler is not None:
-        made.set_defaults(handler=handler)
-    return made
-
-
-def _calls_models(parser: argparse.ArgumentParser) -> None:
-    """The options of every command that calls a model."""
-    group = parser.add_argument_group("the run")
-    group.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
-    _carries_out(group)
-
-
-def _carries_out(group: Any) -> None:
-    group.add_argument(
-        "--max-cost", type=float, metavar="USD", help="stop when the run has cost this much"
-    )
-    group.add_argument(
-        "--max-calls", type=int, metavar="N", help="stop after N requests of this process"
-    )
-    group.add_argument(
-        "--dry-run", action="store_true", help="count calls, estimate tokens, send nothing"
-    )
-    group.add_argument("--replay", action="store_true", help="answer from the journal alone")
-    group.add_argument(
-        "--concurrency",
-        type=int,
-        default=DEFAULT_CONCURRENCY,
-        metavar="N",
-        help=f"most calls in flight at one endpoint (default {DEFAULT_CONCURRENCY})",
-    )
-    group.add_argument(
-        "--timeout", type=float, default=120.0, metavar="S", help="seconds for one attempt"
-    )
-    group.add_argument("--prices", type=Path, metavar="FILE", help="your own price table")
-    _json(group)
-
-
-def _json(group: Any) -> None:
-    group.add_argument("--json", action="store_true", help="print one JSON document, nothing else")
-
-
-def _options(args: argparse.Namespace, display: Display) -> Options:
-    return Options(
-        max_cost=args.max_cost,
-        max_calls=args.max_calls,
-        dry_run=args.dry_run,
-        replay=args.replay,
-        concurrency=args.concurrency,
-        timeout=args.timeout,
-        trust_scripts=getattr(args, "trust_scripts", True),
-        prices=_prices(args),
-        watcher=display,
-        observe=display.hear,
-    )
-
-
-def _prices(args: argparse.Namespace) -> PriceTable:
-    return load_prices(getattr(args, "prices", None))
-
-
-def _run(args: argparse.Namespace, work: Callable[[Options], Coroutine[Any, Any, Any]]) -> Any:
-    """Carry out a stage under the display."""
-    with Display(quiet=args.json and not sys.stderr.isatty()) as display:
-        return asyncio.run(work(_options(args, display)))
-
-
-def _out(args: argparse.Namespace, document: Any, show: Callable[[Console], None]) -> int:
-    if args.json:
-        print(json.dumps(document, ensure_ascii=False, allow_nan=False))  # noqa: T201
-    else:
-        show(Console(highlight=False))
-    return 0
-
-
-def _show_plan(args: argparse.Namespace, plan: Plan) -> int:
-    """What a dry run counted."""
-    prices = _prices(args)
-    lines: list[dict[str, Any]] = []
-    for role, model in sorted(plan.calls):
-        key = (role, model)
-        price = prices(model)
-        tokens_in, tokens_out = plan.tokens_in[key], plan.tokens_out[key]
-        lines.append(
-            {
-                "role": role,
-                "model": model,
-                "calls": plan.calls[key],
-                "tokens_in": tokens_in,
-                "tokens_out": tokens_out,
-                "usd": None if price is None else price.of_tokens(tokens_in, tokens_out),
-            }
-        )
-    costs = [line["usd"] for line in lines]
-    document = {
-        "dry_run": True,
-        "calls": sum(plan.calls.values()),
-        "reused": plan.reused,
-        "tokens_in": sum(plan.tokens_in.values()),
-        "tokens_out": sum(plan.tokens_out.values()),
-        "usd": None if None in costs else sum(costs),
-        "lines": lines,
-    }
-
-    def show(console: Console) -> None:
-        table = Table("role", "model", title="Dry run: nothing was sent")
-        for name in ("calls", "tokens in", "tokens out", "USD"):
-            table.add_column(name, justify="right")
-        for line in lines:
-            usd = "unknown" if line["usd"] is None else f"{line['usd']:.4f}"
-            table.add_row(
-                line["role"],
-                line["model"],
-                *(f"{line[k]:,}" for k in ("calls", "tokens_in", "tokens_out")),
-                usd,
-            )
-        console.print(table)
-        console.print(f"{document['calls']:,} calls; {plan.reused:,} are in the journal already.")
-        console.print("Tokens are estimates: 4 letters, or 1.5 Chinese characters, a token.")
-
-    return _out(args, document, show)
 
 
 # bench -----------------------------------------------------------------------------------------
 
 
 def _add_bench(commands: Any) -> None:
-    bench = _command(commands, "bench", None, "build, complete, import and show benchmarks")
+    bench = command(commands, "bench", None, "build, complete, import and show benchmarks")
     parts = bench.add_subparsers(title="bench commands", metavar="COMMAND")
-    made = _command(parts, "build", _bench_build, "have an examiner write a benchmark")
+    made = command(parts, "build", _bench_build, "have an examiner write a benchmark")
     people = made.add_mutually_exclusive_group(required=True)
     people.add_argument(
         "--personas", type=Path, metavar="FILE", help="one persona a line, or JSONL"
@@ -256,28 +138,28 @@ def _add_bench(commands: Any) -> None:
     )
     made.add_argument("--lang", choices=["en", "zh"], default="en", help="language (default en)")
     made.add_argument("--out", type=Path, required=True, metavar="BENCH.jsonl")
-    _calls_models(made)
+    calls_models(made)
 
-    more = _command(parts, "exemplify", _bench_exemplify, "add exemplars to a benchmark")
+    more = command(parts, "exemplify", _bench_exemplify, "add exemplars to a benchmark")
     more.add_argument("benchmark", type=Path, metavar="BENCH.jsonl")
     more.add_argument("--exemplars", required=True, metavar="MODEL", help="writes them")
     more.add_argument("--out", type=Path, required=True, metavar="BENCH.jsonl")
-    _calls_models(more)
+    calls_models(more)
 
-    imported = _command(parts, "import", None, "make a benchmark from public data")
+    imported = command(parts, "import", None, "make a benchmark from public data")
     sources = imported.add_subparsers(title="sources", metavar="SOURCE")
-    gym = _command(sources, "personagym", _bench_import, "a clone of PersonaGym")
+    gym = command(sources, "personagym", _bench_import, "a clone of PersonaGym")
     gym.add_argument("folder", type=Path, metavar="DIR")
     gym.add_argument("--rubrics", type=Path, metavar="DIR", help="its rubrics, as a custom set")
     gym.add_argument("--out", type=Path, required=True, metavar="BENCH.jsonl")
-    _json(gym)
+    json_option(gym)
 
-    show = _command(parts, "show", _bench_show, "what a benchmark holds; plain exports")
+    show = command(parts, "show", _bench_show, "what a benchmark holds; plain exports")
     show.add_argument("benchmark", type=Path, metavar="BENCH.jsonl")
     show.add_argument(
         "--export", type=Path, metavar="FILE", help="write the questions as plain .jsonl or .csv"
     )
-    _json(show)
+    json_option(show)
 
 
 def _tasks(names: Sequence[str] | None) -> tuple[Task, ...]:
@@ -296,7 +178,7 @@ def _bench_build(args: argparse.Namespace) -> int:
     from personae.stages import build
 
     tasks = _tasks(args.tasks)
-    built = _run(
+    built = carry_out(
         args,
         lambda options: build(
             args.out,
@@ -319,7 +201,7 @@ def _bench_build(args: argparse.Namespace) -> int:
 def _bench_exemplify(args: argparse.Namespace) -> int:
     from personae.stages import exemplify
 
-    built = _run(
+    built = carry_out(
         args,
         lambda options: exemplify(
             args.benchmark, args.out, args.exemplars, seed=args.seed, options=options
@@ -330,7 +212,7 @@ def _bench_exemplify(args: argparse.Namespace) -> int:
 
 def _show_built(args: argparse.Namespace, built: Any) -> int:
     if built.plan is not None:
-        return _show_plan(args, built.plan)
+        return show_plan(args, built.plan)
     return _show_benchmark(args, built.benchmark, built.path)
 
 
@@ -376,14 +258,14 @@ def _show_benchmark(args: argparse.Namespace, benchmark: Any, path: Path) -> int
         if len(benchmark.shortfalls) > 20:
             console.print(f"  ... and {len(benchmark.shortfalls) - 20} more shortfalls")
 
-    return _out(args, document, show)
+    return show_document(args, document, show)
 
 
 # eval, resume, report --------------------------------------------------------------------------
 
 
 def _add_eval(commands: Any) -> None:
-    made = _command(commands, "eval", _eval, "have models answer a benchmark and judges judge them")
+    made = command(commands, "eval", _eval, "have models answer a benchmark and judges judge them")
     made.add_argument("benchmark", type=Path, metavar="BENCH.jsonl")
     made.add_argument(
         "--model", nargs="+", action="extend", required=True, metavar="MODEL", help="under test"
@@ -407,7 +289,7 @@ def _add_eval(commands: Any) -> None:
     made.add_argument("--top-p", type=float, help="of the models under test (default 0.9)")
     made.add_argument("--max-tokens", type=int, help="of an answer (default 1024)")
     made.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run directory")
-    _calls_models(made)
+    calls_models(made)
 
 
 def _eval(args: argparse.Namespace) -> int:
@@ -422,7 +304,7 @@ def _eval(args: argparse.Namespace) -> int:
 def _evaluate(args: argparse.Namespace, sampling: dict[str, Any]) -> int:
     from personae.stages import evaluate_benchmark
 
-    done = _run(
+    done = carry_out(
         args,
         lambda options: evaluate_benchmark(
             args.benchmark,
@@ -439,17 +321,17 @@ def _evaluate(args: argparse.Namespace, sampling: dict[str, Any]) -> int:
         ),
     )
     if done.plan is not None:
-        return _show_plan(args, done.plan)
+        return show_plan(args, done.plan)
     return _show_report(args, [args.out], write=not args.replay)
 
 
 def _add_resume(commands: Any) -> None:
-    made = _command(commands, "resume", _resume, "go on with a stopped run; ask again what failed")
+    made = command(commands, "resume", _resume, "go on with a stopped run; ask again what failed")
     made.add_argument("run", type=Path, metavar="RUN")
     made.add_argument(
         "--trust-scripts", action="store_true", help="run the scripts that the manifest names"
     )
-    _carries_out(made.add_argument_group("the run"))
+    carries_out(made.add_argument_group("the run"))
 
 
 def _resume(args: argparse.Namespace) -> int:
@@ -458,7 +340,7 @@ def _resume(args: argparse.Namespace) -> int:
     again = _RESUMES.get(manifest.kind)
     if again is None:
         raise UsageError(f"{run} is a run of {manifest.kind!r}, which this version cannot resume")
-    was = _Was(run, manifest)
+    was = Was(run, manifest)
     args.seed = manifest.seed
     folder = Path(was("cwd", str))
     prices = args.prices
@@ -468,57 +350,7 @@ def _resume(args: argparse.Namespace) -> int:
         return again(args, run, was)
 
 
-class _Was:
-    """What a manifest says of the first time; it is a file that anyone may have written.
-
-    Raises:
-        InputError: an argument or a model is absent, or of a type that it cannot have.
-    """
-
-    def __init__(self, run: Path, manifest: Manifest) -> None:
-        self.manifest = manifest
-        self._run = run
-
-    def __call__(self, name: str, *kinds: type | None) -> Any:
-        value = self.manifest.arguments.get(name)
-        if (value is None and None not in kinds) or not (value is None or type(value) in kinds):
-            raise self._wrong(f"arguments.{name}")
-        return value
-
-    def path(self, name: str) -> Path | None:
-        value = self(name, str, None)
-        return None if value is None else Path(value)
-
-    def texts(self, name: str) -> list[str]:
-        value: list[str] = self(name, list)
-        if not all(isinstance(v, str) for v in value):
-            raise self._wrong(f"arguments.{name}")
-        return value
-
-    def models(self, role: str) -> list[str]:
-        found = self.manifest.models.get(role)
-        if not found:
-            raise self._wrong(f"models.{role}")
-        return list(found)
-
-    def out(self) -> Path:
-        """The file that a build writes, where its run lies beside it and nowhere else."""
-        out = Path(self("out", str))
-        if self._run.parent != out.resolve().parent or not self._run.name.startswith(out.name):
-            raise InputError(
-                f"this run belongs beside {out}",
-                path=self._run,
-                mend="Move it back there, or run `personae bench` again",
-            )
-        return out
-
-    def _wrong(self, place: str) -> InputError:
-        return InputError(
-            "does not say how to run it again", path=self._run / MANIFEST, place=place
-        )
-
-
-def _resume_eval(args: argparse.Namespace, run: Path, was: _Was) -> int:
+def _resume_eval(args: argparse.Namespace, run: Path, was: Was) -> int:
     # The run keeps a copy of what it was made from; the file may have changed or gone since.
     copy = run / BENCHMARK
     args.benchmark = copy if copy.is_file() else was.path("benchmark")
@@ -529,7 +361,7 @@ def _resume_eval(args: argparse.Namespace, run: Path, was: _Was) -> int:
     return _evaluate(args, was("sampling", dict))
 
 
-def _resume_build(args: argparse.Namespace, run: Path, was: _Was) -> int:
+def _resume_build(args: argparse.Namespace, run: Path, was: Was) -> int:
     args.out = was.out()
     args.personas, args.environments = was.path("personas"), was.path("environments")
     args.examiner = was.models("examiner")[0]
@@ -540,14 +372,14 @@ def _resume_build(args: argparse.Namespace, run: Path, was: _Was) -> int:
     return _bench_build(args)
 
 
-def _resume_exemplify(args: argparse.Namespace, run: Path, was: _Was) -> int:
+def _resume_exemplify(args: argparse.Namespace, run: Path, was: Was) -> int:
     args.out, args.benchmark = was.out(), Path(was("benchmark", str))
     args.exemplars = was.models("exemplars")[0]
     return _bench_exemplify(args)
 
 
 def _add_report(commands: Any) -> None:
-    made = _command(commands, "report", _report, "scores, tables and the HTML page of runs")
+    made = command(commands, "report", _report, "scores, tables and the HTML page of runs")
     made.add_argument("run", nargs="+", type=Path, metavar="RUN")
     made.add_argument(
         "--audit", nargs="+", action="extend", type=Path, metavar="RUN", help="audits of the judges"
@@ -556,7 +388,7 @@ def _add_report(commands: Any) -> None:
     made.add_argument("--lang", choices=["en", "zh"], help="of the page (default: the run's)")
     made.add_argument("--out", type=Path, metavar="FILE", help="the page (default RUN/report.html)")
     made.add_argument("--prices", type=Path, metavar="FILE", help="your own price table")
-    _json(made)
+    json_option(made)
 
 
 def _report(args: argparse.Namespace) -> int:
@@ -567,7 +399,7 @@ def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> 
     from personae.reports import print_report, report_document, write_csv, write_html
     from personae.reports.gather import gather
 
-    data = gather(runs, audits=getattr(args, "audit", None) or (), prices=_prices(args))
+    data = gather(runs, audits=getattr(args, "audit", None) or (), prices=prices_of(args))
     page = getattr(args, "report_out", None) or runs[0] / REPORT
     if args.command == "report" and args.out is not None:
         page = args.out
@@ -583,14 +415,14 @@ def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> 
         if write:
             console.print(f"The page: {page}", markup=False)
 
-    return _out(args, document, show)
+    return show_document(args, document, show)
 
 
 # agree, audit, models, demo --------------------------------------------------------------------
 
 
 def _add_agree(commands: Any) -> None:
-    made = _command(commands, "agree", _agree, "compare the judges with people's ratings")
+    made = command(commands, "agree", _agree, "compare the judges with people's ratings")
     made.add_argument("run", type=Path, metavar="RUN")
     made.add_argument(
         "--human",
@@ -599,7 +431,7 @@ def _add_agree(commands: Any) -> None:
         metavar="RATINGS.csv",
         help="unit_id,rater,metric,score",
     )
-    _json(made)
+    json_option(made)
 
 
 def _agree(args: argparse.Namespace) -> int:
@@ -610,11 +442,11 @@ def _agree(args: argparse.Namespace) -> int:
 
     read_manifest(args.run)
     found = agree(read_results(args.run / RESULTS), args.human)
-    return _out(args, found.to_dict(), lambda console: print_agreement(found, console))
+    return show_document(args, found.to_dict(), lambda console: print_agreement(found, console))
 
 
 def _add_audit(commands: Any) -> None:
-    made = _command(commands, "audit", _audit, "find out whether a judge can be trusted")
+    made = command(commands, "audit", _audit, "find out whether a judge can be trusted")
     made.add_argument(
         "--judge", nargs="+", action="extend", required=True, metavar="MODEL", help="to be audited"
     )
@@ -630,14 +462,14 @@ def _add_audit(commands: Any) -> None:
     made.add_argument("--limit", type=int, default=40, metavar="N", help="own answers (default 40)")
     made.add_argument("--lang", choices=["en", "zh"], help="default: that of the answers")
     made.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run directory")
-    _calls_models(made)
+    calls_models(made)
 
 
 def _audit(args: argparse.Namespace) -> int:
     from personae.audit_stage import audit_judges
     from personae.reports.audits import print_audits
 
-    done = _run(
+    done = carry_out(
         args,
         lambda options: audit_judges(
             args.answers,
@@ -650,12 +482,12 @@ def _audit(args: argparse.Namespace) -> int:
         ),
     )
     if done.plan is not None:
-        return _show_plan(args, done.plan)
+        return show_plan(args, done.plan)
     document = {"audits": [a.to_dict() for a in done.audits], "run": str(args.out)}
-    return _out(args, document, lambda console: print_audits(done.audits, console))
+    return show_document(args, document, lambda console: print_audits(done.audits, console))
 
 
-def _resume_audit(args: argparse.Namespace, run: Path, was: _Was) -> int:
+def _resume_audit(args: argparse.Namespace, run: Path, was: Was) -> int:
     args.out = run
     args.judge = was.models("judge")
     args.answers = [Path(p) for p in was.texts("answers")]
@@ -664,56 +496,63 @@ def _resume_audit(args: argparse.Namespace, run: Path, was: _Was) -> int:
 
 
 def _add_models(commands: Any) -> None:
-    made = _command(commands, "models", _models, "which models there are; fetch the embedded one")
-    _json(made)
+    made = command(commands, "models", _models, "which models there are; fetch the embedded one")
+    json_option(made)
     parts = made.add_subparsers(title="models commands", metavar="COMMAND")
-    pull = _command(parts, "pull", _pull, "fetch the weights of an embedded model")
+    pull = command(parts, "pull", _pull, "fetch the weights of an embedded model")
     pull.add_argument("name", nargs="?", default="local", metavar="NAME", help="default local")
-    _json(pull)
+    json_option(pull)
 
 
 def _models(args: argparse.Namespace) -> int:
     from personae.models.catalogue import catalogue, print_catalogue
 
     found = catalogue()
-    return _out(args, found, lambda console: print_catalogue(found, console))
+    return show_document(args, found, lambda console: print_catalogue(found, console))
 
 
 def _pull(args: argparse.Namespace) -> int:
     from personae.models.catalogue import pull_with_progress
 
     path = pull_with_progress(args.name, Console(stderr=True))
-    return _out(args, {"name": args.name, "path": str(path)}, lambda c: c.print(f"Ready: {path}"))
+    return show_document(
+        args, {"name": args.name, "path": str(path)}, lambda c: c.print(f"Ready: {path}")
+    )
 
 
 def _add_demo(commands: Any) -> None:
-    made = _command(commands, "demo", _demo, "two characters interviewed by the embedded model")
+    made = command(commands, "demo", _demo, "two characters interviewed by the embedded model")
     made.add_argument("--out", type=Path, metavar="RUN", help="default runs/demo")
     made.add_argument("--model", default="local", metavar="MODEL", help="default local")
-    _calls_models(made)
+    calls_models(made)
 
 
 def _demo(args: argparse.Namespace) -> int:
     from personae.demo import demo
 
     args.out = args.out or Path("runs/demo")
-    done = _run(args, lambda options: demo(args.out, args.model, seed=args.seed, options=options))
+    done = carry_out(
+        args, lambda options: demo(args.out, args.model, seed=args.seed, options=options)
+    )
     if done.plan is not None:
-        return _show_plan(args, done.plan)
+        return show_plan(args, done.plan)
     return _show_report(args, [args.out], write=not args.replay)
 
 
-def _resume_demo(args: argparse.Namespace, run: Path, was: _Was) -> int:
+def _resume_demo(args: argparse.Namespace, run: Path, was: Was) -> int:
     args.out, args.model = run, was.models("model")[0]
     return _demo(args)
 
 
-_RESUMES: dict[str, Callable[[argparse.Namespace, Path, _Was], int]] = {
+_RESUMES: dict[str, Resume] = {
     "eval": _resume_eval,
     "bench build": _resume_build,
     "bench exemplify": _resume_exemplify,
     "audit": _resume_audit,
     "demo": _resume_demo,
+    **scene.RESUMES,
+    **play.RESUMES,
+    **rate.RESUMES,
 }
 
 if __name__ == "__main__":

@@ -180,9 +180,18 @@ def fingerprints(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
 
 
 def new_manifest(
-    kind: str, models: Mapping[str, Sequence[str]], language: Language = "en", **fields: Any
+    kind: str,
+    models: Mapping[str, Sequence[str]],
+    language: Language = "en",
+    *,
+    room: str = "interview",
+    **fields: Any,
 ) -> Manifest:
-    """A manifest with the time, the versions and the hashes of prompts and scripts filled in."""
+    """A manifest with the time, the versions and the hashes of prompts and scripts filled in.
+
+    Args:
+        room: whose prompts the run uses (`personae.prompts.names`).
+    """
     return Manifest(
         kind=kind,
         models={role: tuple(ids) for role, ids in models.items()},
@@ -193,7 +202,9 @@ def new_manifest(
             "python": platform.python_version(),
             **fingerprints(models),
         },
-        prompts={f"{language}/{name}": prompt_hash(name, language) for name in names(language)},
+        prompts={
+            f"{language}/{name}": prompt_hash(name, language) for name in names(language, room)
+        },
         **fields,
     )
 

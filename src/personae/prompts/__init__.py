@@ -51,7 +51,7 @@ def render(name: str, language: Language, /, **values: object) -> tuple[Message,
     """The messages of a template, filled in.
 
     Args:
-        name: file name without ending (`"judge"`).
+        name: path without ending (`"judge"`, `"world/act"`).
         language: of the template; the values are taken as they are.
         values: exactly the variables that the template uses (`variables`), None included.
 
@@ -77,9 +77,20 @@ def render(name: str, language: Language, /, **values: object) -> tuple[Message,
     )
 
 
-def names(language: Language) -> tuple[str, ...]:
-    """All template names of a language, sorted."""
-    return tuple(sorted(n.removesuffix(".md") for n in _sources(language) if "/" not in n))
+def names(language: Language, room: str = "interview") -> tuple[str, ...]:
+    """The template names of a room, sorted.
+
+    The templates of the interview, and those that all rooms share (`repair`), lie in the language's
+    folder itself; those of another room in a folder of its name (`world/act`).
+    """
+    own = {n.removesuffix(".md") for n in _sources(language) if "/" not in n}
+    if room != "interview":
+        own = {"repair"} | {n.removesuffix(".md") for n in _sources(language) if _in(n, room)}
+    return tuple(sorted(own))
+
+
+def _in(path: str, room: str) -> bool:
+    return path.startswith(f"{room}/") and "/" not in path.removeprefix(f"{room}/")
 
 
 @cache
@@ -186,7 +197,7 @@ def _closure(name: str, language: Language) -> tuple[str, ...]:
     """The template's file and, in order, all partials that it can draw in."""
     sources, environment = _sources(language), _environment(language)
     first = f"{name}.md"
-    if first not in sources or "/" in name:
+    if first not in sources or name.startswith("partials/"):
         raise KeyError(f"there is no prompt {language}/{name}; there are: {names(language)}")
     found: set[str] = set()
     waiting = [first]

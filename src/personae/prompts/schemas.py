@@ -22,9 +22,9 @@ def verdict_schema() -> ReplySchema:
     """A judge's reply: `{"justification": text, "score": 1..5}`."""
     return ReplySchema(
         name="verdict",
-        body=_object(
+        body=closed_object(
             {
-                "justification": _text(MAX_JUSTIFICATION),
+                "justification": text(MAX_JUSTIFICATION),
                 "score": {"type": "integer", "enum": [1, 2, 3, 4, 5]},
             }
         ),
@@ -42,7 +42,7 @@ def environments_schema(pool: Sequence[str], maximum: int) -> ReplySchema:
         raise ValueError("a choice needs a pool and at least one place")
     return ReplySchema(
         name="environments",
-        body=_object(
+        body=closed_object(
             {
                 "environments": {
                     "type": "array",
@@ -65,19 +65,20 @@ def questions_schema(count: int, environments: Sequence[str]) -> ReplySchema:
     """
     if not environments or count < 1:
         raise ValueError("questions need an environment and a count of at least one")
-    item = _object(
+    item = closed_object(
         {
             "environment": {"type": "string", "enum": list(environments)},
-            "question": _text(MAX_QUESTION),
+            "question": text(MAX_QUESTION),
         }
     )
-    return ReplySchema(name="questions", body=_object({"questions": _exactly(count, item)}))
+    return ReplySchema(name="questions", body=closed_object({"questions": exactly(count, item)}))
 
 
 def exemplars_schema() -> ReplySchema:
     """One example response per score: `{"1": text, ..., "5": text}`."""
     return ReplySchema(
-        name="exemplars", body=_object({str(score): _text(MAX_EXEMPLAR) for score in range(1, 6)})
+        name="exemplars",
+        body=closed_object({str(score): text(MAX_EXEMPLAR) for score in range(1, 6)}),
     )
 
 
@@ -91,11 +92,12 @@ def personas_schema(count: int) -> ReplySchema:
     if count < 1:
         raise ValueError("at least one persona must be asked for")
     return ReplySchema(
-        name="personas", body=_object({"personas": _exactly(count, _text(MAX_PERSONA))})
+        name="personas", body=closed_object({"personas": exactly(count, text(MAX_PERSONA))})
     )
 
 
-def _object(properties: dict[str, Any]) -> dict[str, Any]:
+def closed_object(properties: dict[str, Any]) -> dict[str, Any]:
+    """An object with exactly these properties, in this order."""
     return {
         "type": "object",
         "properties": properties,
@@ -104,9 +106,11 @@ def _object(properties: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _text(longest: int) -> dict[str, Any]:
+def text(longest: int) -> dict[str, Any]:
+    """A text of 1 to `longest` characters."""
     return {"type": "string", "minLength": 1, "maxLength": longest}
 
 
-def _exactly(count: int, item: dict[str, Any]) -> dict[str, Any]:
+def exactly(count: int, item: dict[str, Any]) -> dict[str, Any]:
+    """A list of exactly so many items."""
     return {"type": "array", "items": item, "minItems": count, "maxItems": count}

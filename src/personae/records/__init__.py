@@ -24,6 +24,15 @@ from personae.records.call import (
     Usage,
     prompt_text,
 )
+from personae.records.character import (
+    Asset,
+    Character,
+    DialogueTurn,
+    Lorebook,
+    LoreEntry,
+    PersonaeExtension,
+    Secret,
+)
 from personae.records.manifest import Manifest
 from personae.records.price import Price, Prices
 from personae.records.results import (
@@ -35,38 +44,23 @@ from personae.records.results import (
     PairedDifference,
     ResultRow,
 )
+from personae.records.scene import Environment, Scene, SceneCharacter, ScriptLine
+from personae.records.trajectory import (
+    Beliefs,
+    CharacterState,
+    Event,
+    Memorised,
+    Play,
+    RatingRow,
+    WorldState,
+)
 
 __all__ = [
-    "Agreement",
-    "Audit",
-    "AuditGroup",
-    "Backend",
-    "Benchmark",
-    "Call",
-    "Capabilities",
-    "Estimate",
-    "Failure",
-    "Language",
-    "Manifest",
-    "Message",
-    "Model",
-    "ModelScores",
-    "PairedDifference",
-    "Persona",
-    "Price",
-    "Prices",
-    "Question",
-    "Record",
-    "Reply",
-    "ReplySchema",
-    "ResultRow",
-    "Rubric",
-    "Sampling",
-    "Shortfall",
-    "Task",
-    "TokenLogprob",
-    "Usage",
-    "canonical_json",
-    "content_hash",
-    "prompt_text",
+    "Agreement", "Asset", "Audit", "AuditGroup", "Backend", "Beliefs", "Benchmark", "Call",
+    "Capabilities", "Character", "CharacterState", "DialogueTurn", "Environment", "Estimate",
+    "Event", "Failure", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised", "Message",
+    "Model", "ModelScores", "PairedDifference", "Persona", "PersonaeExtension", "Play", "Price",
+    "Prices", "Question", "RatingRow", "Record", "Reply", "ReplySchema", "ResultRow", "Rubric",
+    "Sampling", "Scene", "SceneCharacter", "ScriptLine", "Secret", "Shortfall", "Task",
+    "TokenLogprob", "Usage", "WorldState", "canonical_json", "content_hash", "prompt_text",
 ]  # fmt: skip

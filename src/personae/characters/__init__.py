@@ -1,0 +1,1 @@
+"""Cards in and out, lorebooks, the starter cast, importers."""

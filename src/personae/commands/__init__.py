@@ -1,0 +1,1 @@
+"""The commands of the rooms, one module each; `personae.cli` puts them together."""

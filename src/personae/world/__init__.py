@@ -1,0 +1,1 @@
+"""The world: scenes, characters that act, memory, a narrator (CharacterBox)."""
