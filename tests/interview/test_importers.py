@@ -283,7 +283,7 @@ def test_size_and_number_of_files_are_capped(clone: Path, monkeypatch: pytest.Mo
     with pytest.raises(InputError, match="more than the 1,048,576 allowed"):
         import_personagym(clone)
     path.unlink()
-    monkeypatch.setattr(importers, "MAX_FILES", 1)
+    monkeypatch.setattr("personae.records.files.MAX_FILES", 1)
     with pytest.raises(InputError, match=r"holds more than the 1 \.json files allowed"):
         import_personagym(clone)
 

@@ -8,21 +8,19 @@ import os
 import re
 import unicodedata
 from collections.abc import Iterator
-from itertools import islice
 from pathlib import Path
 
 from personae.errors import InputError
 from personae.interview.build import question_id
 from personae.interview.personas import character
 from personae.records import Benchmark, Persona, Question, Rubric, Task, content_hash
-from personae.records.files import read_text
+from personae.records.files import files_of, read_text
 
 QUESTIONS = Path("questions", "benchmark-v1")
 SOURCE = "PersonaGym benchmark-v1"
 SHAPE = 'A file is {"Expected Action": ["question", ...], ...} and its name is the persona'
 
 # The published set has 200 files of 10 kB; these caps are far above it and far below harm.
-MAX_FILES = 5_000
 MAX_FILE_BYTES = 2**20
 MAX_RUBRIC_BYTES = 2**17
 
@@ -47,7 +45,7 @@ def import_personagym(folder: Path, rubrics: Path | None = None) -> Benchmark:
     people: dict[str, Persona] = {}
     questions: list[Question] = []
     read: dict[str, str] = {}
-    for path in _files(where, ".json", root):
+    for path in files_of(where, ".json", root):
         text = read_text(path, limit=MAX_FILE_BYTES)
         read[path.name] = hashlib.sha256(text.encode()).hexdigest()
         person = _persona(path)
@@ -103,7 +101,7 @@ def read_rubrics(folder: Path) -> tuple[Rubric, ...]:
     """
     root, where = _inside(folder, Path("rubrics"))
     found: dict[Task, tuple[Path, Rubric]] = {}
-    for path in _files(where, ".txt", root):
+    for path in files_of(where, ".txt", root):
         try:
             task = Task.parse(path.stem)
         except ValueError as error:
@@ -122,45 +120,6 @@ def _inside(folder: Path, part: Path) -> tuple[Path, Path]:
     """The real folder, and its part if it is the clone that has one."""
     has_part = os.path.isdir(folder / part)  # noqa: PTH112  (Path.is_dir raises without permission)
     return Path(os.path.realpath(folder)), folder / part if has_part else folder
-
-
-def _files(folder: Path, ending: str, root: Path) -> Iterator[Path]:
-    """The files of a stranger's folder with that ending, by name.
-
-    Raises:
-        InputError: no such folder, too many files, one that is not a regular file, or one that
-            lies outside of `root` once links are followed.
-    """
-    try:
-        with os.scandir(folder) as entries:
-            names = [entry.name for entry in islice(entries, 4 * MAX_FILES + 1)]
-    except FileNotFoundError:
-        raise InputError("there is no such folder", path=folder, mend="Check the path") from None
-    except OSError as error:
-        raise InputError(f"cannot be read as a folder ({error.strerror})", path=folder) from None
-    found = sorted(n for n in names if n.lower().endswith(ending) and not n.startswith("."))
-    if len(names) > 4 * MAX_FILES or len(found) > MAX_FILES:
-        raise InputError(
-            f"holds more than the {MAX_FILES:,} {ending} files allowed",
-            path=folder,
-            mend="Is this the right folder?",
-        )
-    for name in found:
-        path = folder / name
-        try:
-            real = path.resolve(strict=True)
-            usable = real.is_file()
-        except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
-            real, usable = path, False
-        if usable and not real.is_relative_to(root):
-            raise InputError(
-                "a link to a file outside of the folder, which is not followed",
-                path=path,
-                mend="Put a copy in its place",
-            )
-        if not usable:
-            raise InputError("not a regular file", path=path, mend="Remove it")
-        yield path
 
 
 def _persona(path: Path) -> Persona:

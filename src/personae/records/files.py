@@ -7,7 +7,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator
-from itertools import count
+from itertools import count, islice
 from pathlib import Path
 from typing import IO, Any
 
@@ -15,6 +15,7 @@ from personae.errors import InputError, OutputError
 
 MAX_BYTES = 512 * 2**20
 MAX_LINE = 16 * 2**20
+MAX_FILES = 5_000
 
 
 def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
@@ -103,6 +104,45 @@ def read_jsonl(path: Path) -> Iterator[tuple[int, dict[str, Any]]]:
             yield number, value
 
 
+def files_of(folder: Path, ending: str, root: Path) -> Iterator[Path]:
+    """The files of a stranger's folder with that ending, by name.
+
+    Raises:
+        InputError: no such folder, too many files, one that is not a regular file, or one that
+            lies outside of `root` once links are followed.
+    """
+    try:
+        with os.scandir(folder) as entries:
+            names = [entry.name for entry in islice(entries, 4 * MAX_FILES + 1)]
+    except FileNotFoundError:
+        raise InputError("there is no such folder", path=folder, mend="Check the path") from None
+    except OSError as error:
+        raise InputError(f"cannot be read as a folder ({error.strerror})", path=folder) from None
+    found = sorted(n for n in names if n.lower().endswith(ending) and not n.startswith("."))
+    if len(names) > 4 * MAX_FILES or len(found) > MAX_FILES:
+        raise InputError(
+            f"holds more than the {MAX_FILES:,} {ending} files allowed",
+            path=folder,
+            mend="Is this the right folder?",
+        )
+    for name in found:
+        path = folder / name
+        try:
+            real = path.resolve(strict=True)
+            usable = real.is_file()
+        except (OSError, RuntimeError):  # RuntimeError: a loop of links, before Python 3.13
+            real, usable = path, False
+        if usable and not real.is_relative_to(root):
+            raise InputError(
+                "a link to a file outside of the folder, which is not followed",
+                path=path,
+                mend="Put a copy in its place",
+            )
+        if not usable:
+            raise InputError("not a regular file", path=path, mend="Remove it")
+        yield path
+
+
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     """Write a file whole or not at all; parts are written one by one.
 
@@ -129,14 +169,14 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
         ) from None
 
 
-def read_json(path: Path) -> Any:
-    """A JSON file.
+def read_json(path: Path, *, limit: int = MAX_BYTES) -> Any:
+    """A JSON file of at most `limit` bytes.
 
     Raises:
         InputError: absent, not text, or not JSON (names line and column).
     """
     try:
-        return json.loads(read_text(path))
+        return json.loads(read_text(path, limit=limit))
     except json.JSONDecodeError as error:
         raise InputError(
             f"not JSON ({error.msg})", path=path, place=f"line {error.lineno}, column {error.colno}"
