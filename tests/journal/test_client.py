@@ -16,11 +16,12 @@ from personae.errors import (
     StoppedEarlyError,
     UsageError,
 )
-from personae.journal.client import Caps, Client, Event, Plan, estimate_tokens
+from personae.journal.client import Caps, Client, Event, Plan
 from personae.journal.store import Journal
 from personae.models import DryBackend, ScriptedModel
 from personae.prompts.schemas import verdict_schema
 from personae.records import Call, Message, Price, Reply, Usage
+from personae.records.tokens import estimate_tokens
 from personae.session import repair_messages
 
 GOOD = {"justification": "because", "score": 4}
@@ -327,11 +328,6 @@ async def test_a_dry_run_counts_a_call_once_as_a_run_would_find_it_in_its_journa
     assert await c.ask(ask_for("a", meta={"unit": "two"})) == first
     await c.ask(ask_for("a", repeat=1))
     assert plan.calls == {("judge", "m"): 2}
-
-
-def test_tokens_are_estimated_for_both_scripts():
-    assert estimate_tokens("abcdefgh") == 2
-    assert estimate_tokens("今天天气") == 3  # 4 / 1.5 = 2.67
 
 
 async def test_a_stopped_client_sends_nothing_more(tmp_path: Path):

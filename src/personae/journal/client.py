@@ -19,6 +19,7 @@ from personae.journal.limits import Limit
 from personae.journal.store import Journal
 from personae.records import Backend, Call, Failure, Message, Price, Prices, Reply, prompt_text
 from personae.records.structured import MalformedReplyError, parse_structured
+from personae.records.tokens import estimate_tokens
 
 DEFAULT_CONCURRENCY = 64
 MOST_ATTEMPTS = 5
@@ -58,12 +59,6 @@ class Plan:
     tokens_in: dict[tuple[str, str], int] = field(default_factory=dict)
     tokens_out: dict[tuple[str, str], int] = field(default_factory=dict)
     reused: int = 0
-
-
-def estimate_tokens(text: str) -> int:
-    """A rough token count: four characters of Latin script a token, one and a half of Chinese."""
-    wide = sum(1 for c in text if ord(c) > 0x2E80)
-    return max(1, round((len(text) - wide) / 4 + wide / 1.5))
 
 
 def need_price(model: str, prices: Prices) -> Price:
