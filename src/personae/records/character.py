@@ -56,12 +56,12 @@ class LoreEntry(Record):
     content: str = ""
     extensions: dict[str, JSON] = {}
     enabled: bool = True
-    insertion_order: float = 0
+    insertion_order: int | float = 0
     case_sensitive: bool | None = None
     use_regex: bool = False
     constant: bool | None = None
     name: str | None = None
-    priority: float | None = None
+    priority: int | float | None = None
     id: int | str | None = None
     comment: str | None = None
     selective: bool | None = None

@@ -24,11 +24,20 @@ def read_text(path: Path, *, limit: int = MAX_BYTES) -> str:
     Raises:
         InputError: it is absent, a folder, too large, or not UTF-8 text.
     """
+    return _decoded(read_bytes(path, limit=limit), path)
+
+
+def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
+    """A file from a stranger.
+
+    Raises:
+        InputError: it is absent, a folder, or too large.
+    """
     with _opened(path, limit) as file:
         raw = file.read(limit + 1)
     if len(raw) > limit:  # a device or a pipe, which states no size
         raise InputError(f"holds more than the {limit:,} bytes allowed", path=path)
-    return _decoded(raw, path)
+    return raw
 
 
 @contextlib.contextmanager
@@ -143,7 +152,7 @@ def files_of(folder: Path, ending: str, root: Path) -> Iterator[Path]:
         yield path
 
 
-def write_atomically(path: Path, text: str | Iterable[str]) -> None:
+def write_atomically(path: Path, content: str | bytes | Iterable[str]) -> None:
     """Write a file whole or not at all; parts are written one by one.
 
     Raises:
@@ -153,8 +162,12 @@ def write_atomically(path: Path, text: str | Iterable[str]) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        with os.fdopen(handle, "w", encoding="utf-8", errors="surrogatepass", newline="\n") as file:
-            file.writelines([text] if isinstance(text, str) else text)
+        with os.fdopen(handle, "wb") as file:
+            parts = [content] if isinstance(content, str | bytes) else content
+            file.writelines(
+                part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
+                for part in parts
+            )
         mask = os.umask(0)
         os.umask(mask)
         Path(temporary).chmod(0o666 & ~mask)
