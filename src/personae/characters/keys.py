@@ -16,6 +16,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
+from time import process_time  # what `regex` counts
 from typing import Any, Literal
 
 import regex
@@ -102,10 +103,10 @@ class Key:
             for n in range(len(heard) - 1, -1, -1):
                 if left <= 0:
                     raise TimeoutError
-                started = _now()
+                started = process_time()
                 look = self.pattern.match if self.sticky else self.pattern.search
                 hit = look(heard[n].raw, timeout=left, concurrent=True)
-                left -= _now() - started
+                left -= process_time() - started
                 if hit is not None:
                     found = n
                     break
@@ -129,12 +130,6 @@ class Key:
             if (_has_word if self.whole_words else str.__contains__)(text, self.needle):
                 return n
         return None
-
-
-def _now() -> float:
-    from time import process_time  # what `regex` counts
-
-    return process_time()
 
 
 def key_of(
