@@ -80,7 +80,7 @@ def verdict_fields(reply: Reply) -> dict[str, Any]:
         return {"failure": reply.failure}
     return {
         "score": int(reply.value["score"]),  # JSON's 3.0 is the integer 3
-        "justification": reply.value["justification"],
+        "justification": reply.value.get("justification"),
     }
 
 

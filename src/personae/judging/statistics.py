@@ -306,6 +306,92 @@ def length_slope(
     return slope(np.log2(size).tolist(), scores, clusters, seed=seed, resamples=resamples)
 
 
+def cronbach_alpha(
+    items: Sequence[Sequence[float]],
+    clusters: Sequence[Hashable] | None = None,
+    *,
+    seed: int = 0,
+    resamples: int = RESAMPLES,
+) -> Interval:
+    """Cronbach's alpha: how far the items of a scale go together. The interval resamples clusters.
+
+    Cronbach, Coefficient alpha and the internal structure of tests, Psychometrika 16 (1951):
+    k / (k - 1) times (1 - sum of the items' variances / variance of their sum), over k items.
+
+    Args:
+        items: one row per unit, one number per item; units that lack an item are left out before.
+        clusters: one label per unit; None where each unit is a cluster of its own.
+        seed: of the resampling.
+        resamples: how many samples are drawn.
+
+    Returns:
+        alpha: at most 1, below 0 where items vary against each other; None below two items, below
+        two units, and where the units' sums are all the same.
+
+    Raises:
+        ValueError: rows of different length, a number that is not finite, or not as many labels as
+            rows.
+
+    """
+    if len({len(row) for row in items}) > 1:
+        raise ValueError("each unit needs one number per item")
+    k = len(items[0]) if items else 0
+    table = _finite([v for row in items for v in row], "items").reshape(len(items), k)
+    index, count = _labels(clusters, len(items))
+    if k < 2 or len(items) < 2:
+        return Interval(None, None, None, count)
+    # Centred first, as in `slope`; all variances are then sums over the drawn clusters.
+    table = table - table.mean(axis=0)
+    columns = np.column_stack([table, table.sum(axis=1)])
+    sums = np.column_stack(
+        [
+            np.bincount(index, weights=w, minlength=count)
+            for w in (np.ones(len(table)), *columns.T, *(columns**2).T)
+        ]
+    )
+    spread = float((columns[:, -1] ** 2).sum()) + float((columns**2).sum())
+
+    def alpha(drawn: Floats) -> Floats:
+        n, firsts, seconds = np.split(drawn @ sums, [1, k + 2], axis=1)
+        variances = seconds - firsts**2 / n  # times n - 1, which cancels
+        whole = variances[:, -1]
+        return _ratio(
+            k / (k - 1) * (whole - variances[:, :-1].sum(axis=1)), whole, whole > 1e-12 * spread
+        )
+
+    return _bootstrap(alpha, count, seed, resamples)
+
+
+def difference(
+    x: Sequence[float], y: Sequence[float], *, seed: int = 0, resamples: int = RESAMPLES
+) -> Interval:
+    """Mean of `x` minus mean of `y`, two independent groups, each resampled within itself.
+
+    Efron and Tibshirani (1993), section 8.3 (two-sample problem). `clusters` counts both groups;
+    there is no interval where either has fewer than two values.
+
+    Raises:
+        ValueError: a value that is not finite.
+
+    """
+    a, b = _finite(x, "x"), _finite(y, "y")
+    count = len(a) + len(b)
+    if not len(a) or not len(b):
+        return Interval(None, None, None, count)
+    value = float(a.mean() - b.mean())
+    if len(a) < 2 or len(b) < 2:
+        return Interval(value, None, None, count)
+
+    def means(values: Floats, stream: int) -> Floats:
+        blocks = _draws(len(values), resamples, stream, 1)
+        return np.concatenate([drawn @ values for drawn in blocks]) / len(values)
+
+    # Two streams, lest groups of one size be drawn alike.
+    drawn = means(a, 2 * seed) - means(b, 2 * seed + 1)
+    low, high = np.quantile(drawn, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])
+    return Interval(value, float(low), float(high), count)
+
+
 # The parts that the statistics share.
 
 

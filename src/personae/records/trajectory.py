@@ -144,7 +144,13 @@ class RatingRow(Record):
     Attributes:
         metric: KA, BA, EE, PT, IM, AD or BC (section 3.3); QUALITY, QUANTITY, RELATION or MANNER
             for a narrator (section 6.5), whose row then has no `character`.
+        title: of the scene; extracted and generated scenes are compared title by title.
         model: who played the character (or narrated).
+        narrator: the narrator's model.
+        critique: the judge's critique of the whole trajectory, which its score was given after.
+        justification: its reason for this score (null under the protocol `paper`).
+        failure: why there is no score: `critique: ...` where the critique could not be had,
+            `no_acts` where there is nothing to rate.
         alone: the scene has one character only; such scenes are kept apart.
         origin: of the scene, extracted or generated.
         acts_missing: share (0 to 1) of the character's own acts that could not be had.
@@ -154,6 +160,7 @@ class RatingRow(Record):
     scene_id: str
     language: Language
     origin: Literal["extracted", "generated"]
+    title: str = ""
     character: str | None
     model: str
     narrator: str
