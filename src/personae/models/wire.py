@@ -78,6 +78,8 @@ class OpenAICompatible:
 
     """
 
+    path = "/chat/completions"
+
     def __init__(
         self,
         address: Address,
@@ -90,7 +92,7 @@ class OpenAICompatible:
         self._dialect = address.dialect
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
         self._max_body = max_body
-        self._chat_url = URL(f"{address.base_url}/chat/completions")
+        self._chat_url = URL(f"{address.base_url}{self.path}")
         self._proxy = _proxy(address.base_url)
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
