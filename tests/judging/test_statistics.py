@@ -18,6 +18,8 @@ from personae.judging.statistics import (
     auc,
     cluster_bootstrap,
     correlation,
+    cronbach_alpha,
+    difference,
     length_slope,
     ordinal_alpha,
     slope,
@@ -380,3 +382,96 @@ def test_answers_of_one_length_have_no_length_slope() -> None:
 def test_an_answer_of_no_length_is_an_error() -> None:
     with pytest.raises(ValueError, match="positive"):
         length_slope([1, 2], [0, 10])
+
+
+# Cronbach's alpha
+
+
+def _cronbach(table: Array) -> float:
+    """From the covariance matrix: k / (k - 1) (1 - trace / sum), another road than ours."""
+    covariance = np.cov(table, rowvar=False)
+    k = table.shape[1]
+    return float(k / (k - 1) * (1 - np.trace(covariance) / covariance.sum()))
+
+
+def test_cronbachs_alpha_by_hand() -> None:
+    # Items have variance 1 each, their sums 3, 3, 6 have variance 3: 2 / 1 (1 - 2 / 3) = 2 / 3,
+    # which is what Spearman and Brown give for two items with r = 1/2: 2 r / (1 + r).
+    assert _value(cronbach_alpha([(1, 2), (2, 1), (3, 3)])) == pytest.approx(2 / 3)
+
+
+def test_items_that_are_the_same_have_an_alpha_of_one() -> None:
+    assert _value(cronbach_alpha([(1, 1, 1), (4, 4, 4), (2, 2, 2)])) == pytest.approx(1)
+
+
+def test_items_that_vary_against_each_other_have_an_alpha_below_zero() -> None:
+    # Variances 1 and 7/3; the sums 4, 4, 3 have 1/3: 2 / 1 (1 - 10/3 / (1/3)) = -18.
+    assert _value(cronbach_alpha([(1, 3), (2, 2), (3, 0)])) == pytest.approx(-18)
+
+
+@given(
+    st.integers(2, 5).flatmap(
+        lambda k: st.lists(
+            st.lists(st.integers(1, 5), min_size=k, max_size=k), min_size=3, max_size=20
+        )
+    )
+)
+@settings(max_examples=50)
+def test_cronbachs_alpha_is_that_of_the_covariance_matrix(items: list[list[int]]) -> None:
+    found = cronbach_alpha(items, resamples=1).value
+    table = np.array(items, dtype=float)
+    if np.cov(table, rowvar=False).sum() < 1e-9:
+        assert found is None
+    else:
+        assert found == pytest.approx(_cronbach(table))
+
+
+def test_the_interval_of_cronbachs_alpha_is_that_of_the_samples_written_out() -> None:
+    random = np.random.default_rng(2)
+    level = random.normal(3, 1, 12)
+    table = np.column_stack([level + random.normal(0, 0.5, 12) for _ in range(3)])
+    clusters = [i // 2 for i in range(12)]
+    result = cronbach_alpha(table.tolist(), clusters, seed=4, resamples=200)
+    assert result.clusters == 6
+    naive = []
+    for sample in _written_out(6, 200, 4):
+        rows = [i for c in sample for i in (2 * c, 2 * c + 1)]
+        naive.append(_cronbach(table[rows]))
+    assert _bounds(result) == pytest.approx(tuple(np.quantile(naive, [0.025, 0.975])))
+
+
+@pytest.mark.parametrize("items", [[], [(1, 2)], [(1,), (2,)], [(1, 3), (3, 1)], [(2, 2)] * 4])
+def test_alpha_needs_two_items_two_units_and_sums_that_differ(items: list[tuple[int]]) -> None:
+    assert cronbach_alpha(items).value is None
+
+
+def test_a_unit_that_lacks_an_item_is_an_error() -> None:
+    with pytest.raises(ValueError, match="one number per item"):
+        cronbach_alpha([(1, 2), (1,)])
+
+
+# Two groups
+
+
+def test_a_difference_is_that_of_the_means_and_its_interval_that_of_two_samples() -> None:
+    x, y = [4.0, 5, 3, 4, 5, 5, 2, 4], [1.0, 2, 3, 2, 1]
+    result = difference(x, y, seed=3)
+    assert _value(result) == pytest.approx(4 - 1.8)
+    assert result.clusters == 13
+    reference = stats.bootstrap(
+        (x, y), lambda a, b, axis: np.mean(a, axis=axis) - np.mean(b, axis=axis),
+        method="percentile", n_resamples=20_000, random_state=1,
+    )  # fmt: skip
+    low, high = _bounds(result)
+    assert low == pytest.approx(reference.confidence_interval.low, abs=0.06)
+    assert high == pytest.approx(reference.confidence_interval.high, abs=0.06)
+
+
+def test_groups_of_one_size_are_not_drawn_alike() -> None:
+    low, high = _bounds(difference([1.0, 2, 3, 4], [1.0, 2, 3, 4]))
+    assert low < 0 < high
+
+
+def test_a_difference_needs_two_values_in_each_group_for_an_interval() -> None:
+    assert difference([3.0], [1.0, 2.0]) == Interval(1.5, None, None, 3)
+    assert difference([], [1.0]).value is None
