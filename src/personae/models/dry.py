@@ -42,6 +42,8 @@ class DryBackend:
     def _of(self, schema: dict[str, Any]) -> Any:
         if "enum" in schema:
             return schema["enum"][self._step(len(schema["enum"]))]
+        if "anyOf" in schema:
+            return self._of(schema["anyOf"][0])
         match schema.get("type"):
             case "object":
                 return {k: self._of(v) for k, v in schema.get("properties", {}).items()}

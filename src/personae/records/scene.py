@@ -10,6 +10,8 @@ from personae.records.base import Record, content_hash
 from personae.records.benchmark import Language, NotBlank
 from personae.records.character import Secret
 
+Origin = Literal["extracted", "generated"]
+
 
 class Environment(Record):
     """E of the paper: when, where, and what there is to be perceived."""
@@ -69,7 +71,7 @@ class Scene(Record):
     id: str = Field(min_length=1)
     title: str = ""
     language: Language = "en"
-    origin: Literal["extracted", "generated"] = "generated"
+    origin: Origin = "generated"
     event: str = ""
     environment: Environment
     characters: tuple[SceneCharacter, ...] = Field(min_length=1)

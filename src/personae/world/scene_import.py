@@ -7,14 +7,14 @@ import re
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 from personae.errors import InputError
 from personae.judging.answers import written_in
 from personae.records import Language, Scene
 from personae.records.files import files_of, read_json
+from personae.records.scene import Origin
 
-Origin: TypeAlias = Literal["extracted", "generated"]
 Note: TypeAlias = Callable[[str], object]
 
 SOURCE = "CharacterBox"
