@@ -10,22 +10,30 @@ that cannot be had leaves its metrics missing: a score without one would be anot
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from personae.judging.judge import verdict_fields
 from personae.judging.metrics import CRITIQUES, KEYS, RATINGS, Kind, load_metric
 from personae.prompts import render
 from personae.prompts.rating_schemas import critique_schema, rating_schema
-from personae.records import Call, Event, Failure, Language, Model, Play, RatingRow, Sampling
+from personae.records import (
+    Call,
+    Event,
+    Failure,
+    Language,
+    Model,
+    Play,
+    RatingRow,
+    Sampling,
+    WorldState,
+)
 from personae.records.scene import Scene, SceneCharacter
 from personae.records.trajectory import Protocol
+from personae.world.observe import ACTS, acts_missing, view
 
 RATING_SAMPLING = Sampling(temperature=0.0, max_tokens=2048)
 """Judges at temperature 0, as for single answers."""
-
-ACTS = frozenset({"action", "speech", "reaction"})
-"""Kinds of events that are a character's own doing."""
 
 NARRATIONS = frozenset({"influence", "result", "update"})
 """Kinds of events that a narrator is rated by."""
@@ -33,13 +41,22 @@ NARRATIONS = frozenset({"influence", "result", "update"})
 _PRIVATE = frozenset({"belief", "failure", "concluded"})
 """Kinds that no trajectory shows: what was thought, what could not be had, how it was ended."""
 
+_OF_CHARACTERS = ("position", "state", "place")
+_AROUND = ("time", "location", "description")
+
 Seat = tuple[str, int]
 """A judge and its repeat number."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One thing that was done, said or told; `actor` None is the narrator."""
+    """One thing that was done, said or told; `actor` None is the narrator.
+
+    Attributes:
+        affected: whom an influence or a change is about; None is the scene itself.
+        aspect: what changed: `position`, `state`, `place`, `time`, `location`, `description` or
+            `surroundings`; `text` is what it is now.
+    """
 
     kind: str
     text: str
@@ -47,6 +64,7 @@ class Line:
     to: tuple[str, ...] = ()
     whisper: bool = False
     affected: str | None = None
+    aspect: str | None = None
 
 
 @dataclass(frozen=True)
@@ -124,8 +142,9 @@ def narrator_unit_id(play: Play) -> str:
 def trajectory_of(play: Play, name: str, known: Known | None = None) -> Case:
     """The trajectory of one character: tau = {E, c, o1, a1, ...} of section 3.3.
 
-    Beliefs and plans are not part of it: nobody in the scene perceives them. A reply that could not
-    be had leaves nothing (it is counted in `acts_missing`).
+    It observed the events that it perceived, and what changed of the state that it can see. Beliefs
+    and plans are not part of it: nobody in the scene perceives them. A reply that could not be had
+    leaves nothing (it is counted in `acts_missing`).
 
     Raises:
         KeyError: no character of the scene has that name, or nobody played it.
@@ -135,31 +154,51 @@ def trajectory_of(play: Play, name: str, known: Known | None = None) -> Case:
     if character is None:
         raise KeyError(f"there is no {name!r} in the scene {play.scene.id!r}")
     told = [s.fact for s in play.scene.secrets if name in s.known_by]
+
+    def seen(before: WorldState, after: WorldState) -> Iterator[Line]:
+        return _seen_changes(play.scene, before, after, name)
+
+    perceived = {id(e) for e in play.seen_by(name)}
     return Case(
         unit_id=unit_id(play, name),
         scene=play.scene,
         language=play.language,
-        entries=_entries([(e.actor == name, e) for e in play.seen_by(name)]),
+        entries=_entries(
+            [
+                (event.actor == name and line.kind in ACTS, event, line)
+                for event, line in _lines(play, seen)
+                if id(event) in perceived or line.aspect is not None
+            ]
+        ),
         model=play.models[name],
         narrator=play.narrator,
         character=character,
         profile=known.profile,
         secrets=tuple(dict.fromkeys([*told, *known.secrets])),
-        acts_missing=_acts_missing(play, name),
+        acts_missing=acts_missing(play, name) or 0.0,
     )
 
 
-def narration_of(play: Play) -> Case:
-    """All that was done in a play, with the narrator's answers as what is judged."""
-    shown = [e for e in play.events if e.kind in ACTS or e.actor is None]
+def narration_of(play: Play, known: Sequence[Known] = ()) -> Case:
+    """All that was done in a play, with the narrator's answers as what is judged.
+
+    Args:
+        known: what the characters know; a narrator knows all their secrets.
+    """
+    secrets = [s.fact for s in play.scene.secrets] + [f for one in known for f in one.secrets]
     return Case(
         unit_id=narrator_unit_id(play),
         scene=play.scene,
         language=play.language,
-        entries=_entries([(e.actor is None and e.kind in NARRATIONS, e) for e in shown]),
+        entries=_entries(
+            [
+                (event.actor is None and line.kind in NARRATIONS, event, line)
+                for event, line in _lines(play, _all_changes)
+            ]
+        ),
         model=play.narrator,
         narrator=play.narrator,
-        secrets=tuple(s.fact for s in play.scene.secrets),
+        secrets=tuple(dict.fromkeys(secrets)),
         acts_missing=_narrations_missing(play),
     )
 
@@ -174,9 +213,15 @@ def cases_of(
     Args:
         known: by scene id and character name.
     """
-    if kind == "narrator":
-        return [narration_of(play) for play in plays]
     known = known or {}
+    if kind == "narrator":
+        return [
+            narration_of(
+                play,
+                [known.get((play.scene.id, c.name), Known()) for c in play.scene.characters],
+            )
+            for play in plays
+        ]
     return [
         trajectory_of(play, c.name, known.get((play.scene.id, c.name)))
         for play in plays
@@ -184,21 +229,67 @@ def cases_of(
     ]
 
 
-def _entries(events: Sequence[tuple[bool, Event]]) -> tuple[Entry, ...]:
+Changes = Callable[[WorldState, WorldState], Iterator[Line]]
+
+
+def _lines(play: Play, changes: Changes) -> Iterator[tuple[Event, Line]]:
+    """The events of a play that can be told, in order; a change of state is what changed."""
+    state: WorldState | None = None
+    for event in play.events:
+        if event.state is not None:
+            if event.kind == "update" and event.actor is None and state is not None:
+                for line in changes(state, event.state):
+                    yield event, line
+            state = event.state
+        if event.kind not in _PRIVATE and event.text.strip():
+            yield (
+                event,
+                Line(
+                    kind=event.kind,
+                    text=event.text,
+                    actor=event.actor,
+                    to=event.to,
+                    whisper=event.manner == "whisper",
+                    affected=event.affected,
+                ),
+            )
+
+
+def _seen_changes(scene: Scene, before: WorldState, after: WorldState, name: str) -> Iterator[Line]:
+    """What a character can see of a change."""
+    was, now = view(scene, before, name), view(scene, after, name)
+    for aspect in ("position", "state", "place", *_AROUND, "surroundings"):
+        text = getattr(now, aspect)
+        if text and text != getattr(was, aspect):
+            who = name if aspect in _OF_CHARACTERS else None
+            yield Line("update", text, affected=who, aspect=aspect)
+    positions = {o.name: o.position for o in was.others}
+    for other in now.others:
+        if other.position and other.position != positions.get(other.name):
+            yield Line("update", other.position, affected=other.name, aspect="position")
+
+
+def _all_changes(before: WorldState, after: WorldState) -> Iterator[Line]:
+    for name, now in after.characters.items():
+        was = before.characters[name]
+        for aspect in _OF_CHARACTERS:
+            text = getattr(now, aspect)
+            if text and text != getattr(was, aspect):
+                yield Line("update", text, affected=name, aspect=aspect)
+    for aspect in _AROUND:
+        text = getattr(after.environment, aspect)
+        if text and text != getattr(before.environment, aspect):
+            yield Line("update", text, aspect=aspect)
+    for place, text in after.places.items():
+        if text and text != before.places.get(place):
+            yield Line("update", text, affected=place or None, aspect="surroundings")
+
+
+def _entries(told: Sequence[tuple[bool, Event, Line]]) -> tuple[Entry, ...]:
     """Observations of a round that follow one another are one entry; acts are one a turn."""
     found: list[Entry] = []
     last: int | None = None
-    for own, event in events:
-        if event.kind in _PRIVATE or not event.text.strip():
-            continue
-        line = Line(
-            kind=event.kind,
-            text=event.text,
-            actor=event.actor,
-            to=event.to,
-            whisper=event.manner == "whisper",
-            affected=event.affected,
-        )
+    for own, event, line in told:
         turn = event.turn if own else None
         if found and (found[-1].own, found[-1].round, last) == (own, event.round, turn):
             found[-1] = replace(found[-1], lines=(*found[-1].lines, line))
@@ -208,17 +299,10 @@ def _entries(events: Sequence[tuple[bool, Event]]) -> tuple[Entry, ...]:
     return tuple(found)
 
 
-def _acts_missing(play: Play, name: str) -> float:
-    failed = sum(
-        e.kind == "failure" and e.actor == name and "belief" not in e.text for e in play.events
-    )
-    done = sum(e.own for e in _entries([(e.actor == name, e) for e in play.seen_by(name)]))
-    return failed / (failed + done) if failed else 0.0
-
-
 def _narrations_missing(play: Play) -> float:
+    """The share of the narrator's answers that could not be had."""
     failed = sum(e.kind == "failure" and e.actor is None for e in play.events)
-    done = sum(e.kind in NARRATIONS for e in play.events)
+    done = sum(e.actor is None and e.kind in NARRATIONS for e in play.events)
     return failed / (failed + done) if failed else 0.0
 
 
