@@ -139,7 +139,20 @@ def test_a_rating_that_one_judge_failed_on_is_missing_and_not_the_others() -> No
     )  # fmt: skip
     assert found.metrics["KA"].mean is None
     assert found.metrics["BA"].mean == 3
-    assert score_trajectories(Ratings(rows("T/extracted/0", "A", 2)), judges=["j1"])[0].n == 1
+
+
+def test_a_judge_that_was_not_asked_is_not_missing() -> None:
+    ratings = Ratings(
+        [
+            *rows("T/extracted/0", "A", 2, judge="a"),
+            *rows("T/extracted/0", "A", 4, judge="b"),
+            *rows("U/extracted/0", "A", 5, judge="a"),
+        ]
+    )
+    (panel,) = score_trajectories(ratings)
+    assert (panel.average.mean, panel.n, panel.missing) == (4, 2, 0)
+    (alone,) = score_trajectories(ratings, judge="b")
+    assert (alone.average.mean, alone.n, alone.missing) == (4, 1, 0)
 
 
 def test_repeats_of_a_judge_are_averaged_before_judges_are() -> None:

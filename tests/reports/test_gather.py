@@ -123,13 +123,13 @@ async def test_a_damaged_neighbour_is_named_and_does_not_stand_in_the_way(tmp_pa
 def test_the_embedded_model_under_two_names_is_one_rater(tmp_path: Path, monkeypatch):
     monkeypatch.setenv("PERSONAE_CACHE", str(tmp_path / "cache"))
     from personae.models.local import weights
-    from personae.reports.gather import _weights_of
+    from personae.reports.gather import weights_of
 
     stored = weights.weights_dir() / weights.DEFAULT.file_name
     stored.parent.mkdir(parents=True)
     stored.write_bytes(b"GGUF the same")
     for name, content in (("copy", b"GGUF the same"), ("other", b"GGUF another")):
         (tmp_path / f"{name}.gguf").write_bytes(content)
-    assert _weights_of("local") == _weights_of(f"local:{tmp_path}/copy.gguf")
-    assert _weights_of("local") != _weights_of(f"local:{tmp_path}/other.gguf")
-    assert _weights_of("openai/gpt-4o") == "openai/gpt-4o"
+    assert weights_of("local") == weights_of(f"local:{tmp_path}/copy.gguf")
+    assert weights_of("local") != weights_of(f"local:{tmp_path}/other.gguf")
+    assert weights_of("openai/gpt-4o") == "openai/gpt-4o"

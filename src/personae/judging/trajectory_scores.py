@@ -4,8 +4,8 @@ CharacterBox (section 6.2) averages a model's characters within a scene, then sc
 where a rating is missing is said at every step (as `personae.judging.scores`, decision 0010):
 
 - A *unit* is one character's trajectory. A judge's score of a unit on a metric is the mean of its
-  repeats that gave one. The unit's score is the mean over all judges, and exists only if each of
-  them gave one; otherwise it is *missing*. Its average is the mean of its seven metrics, and exists
+  repeats that gave one. The unit's score is the mean over all judges that were asked, and exists
+  only if each of them gave one; otherwise it is *missing*. Its average is the mean of its seven metrics, and exists
   only if each of them does.
 - A scene's score is the mean over its characters (of the model) that have one; a model's score is
   the mean over its scenes that have one, and its interval resamples scenes.
@@ -132,7 +132,11 @@ class Ratings:
     """The rows of one kind, by unit, metric and judge, checked once.
 
     Args:
-        rows: of several runs too, when their models (and so their unit ids) are told apart.
+        rows: of several runs too, when their unit ids are told apart.
+
+    Attributes:
+        judges: all of them, sorted; `asked` those of each unit.
+        units: the trajectories, sorted.
 
     Raises:
         InputError: two rows hold the same rating, or one unit id names two trajectories.
@@ -149,6 +153,7 @@ class Ratings:
         named: dict[str, Unit] = {}
         given: dict[tuple[Unit, str, str], list[int]] = defaultdict(list)
         judges: dict[str, None] = {}
+        asked: dict[Unit, set[str]] = defaultdict(set)
         for row in mine:
             rating = (row.unit_id, row.metric, row.judge, row.repeat)
             if rating in seen:
@@ -171,11 +176,13 @@ class Ratings:
             if named.setdefault(row.unit_id, unit) != unit:
                 raise InputError(f"unit id {row.unit_id!r} names two trajectories")
             judges[row.judge] = None
+            asked[unit].add(row.judge)
             scores = given[unit, row.metric, row.judge]
             if row.score is not None:
                 scores.append(row.score)
         self.judges = tuple(sorted(judges))
         self.units = tuple(sorted(named.values()))
+        self.asked = {unit: frozenset(some) for unit, some in asked.items()}
         self._given = {key: sum(v) / len(v) for key, v in given.items() if v}
 
     def of_judge(self, judge: str, metric: str) -> dict[Unit, float]:
@@ -188,11 +195,21 @@ class Ratings:
             if (unit, metric, judge) in self._given
         }
 
-    def of_panel(self, metric: str, judges: Sequence[str] | None = None) -> dict[Unit, float]:
-        """The mean over the judges, of the units that each of them scored."""
+    def of_panel(self, metric: str) -> dict[Unit, float]:
+        """The mean over the judges that were asked about a unit, where each of them scored it.
+
+        Runs may have been rated by different judges; those of the other run are not missed.
+        """
         if metric == AVERAGE:
-            return _averages([self.of_panel(key, judges) for key in self.keys])
-        return _averages([self.of_judge(judge, metric) for judge in judges or self.judges])
+            return _averages([self.of_panel(key) for key in self.keys])
+        by_judge = {judge: self.of_judge(judge, metric) for judge in self.judges}
+        found = {}
+        for unit in self.units:
+            given = [by_judge[judge].get(unit) for judge in sorted(self.asked[unit])]
+            scores = [score for score in given if score is not None]
+            if len(scores) == len(given):
+                found[unit] = sum(scores) / len(scores)
+        return found
 
 
 def _averages(parts: Sequence[_Values]) -> dict[Unit, float]:
@@ -207,29 +224,30 @@ def _averages(parts: Sequence[_Values]) -> dict[Unit, float]:
 
 
 def score_trajectories(
-    ratings: Ratings,
-    *,
-    judges: Sequence[str] | None = None,
-    alone: bool = False,
-    seed: int = 0,
+    ratings: Ratings, *, judge: str | None = None, alone: bool = False, seed: int = 0
 ) -> list[TrajectoryScores]:
     """The scores of every model in each language, sorted.
 
     Args:
-        judges: default: all of the ratings.
+        judge: this one's scores, of the trajectories that it was asked about; None is the panel's.
         alone: the scenes with a single character, instead of all others.
         seed: of the bootstrap.
     """
     groups: dict[tuple[str, Language], list[Unit]] = defaultdict(list)
     for unit in ratings.units:
+        if judge is not None and judge not in ratings.asked[unit]:
+            continue
         # A narrator has its scene to itself however many act in it.
         if ratings.kind == "narrator" or unit.alone == alone:
             groups[unit.model, unit.lang].append(unit)
-    by_metric = {key: ratings.of_panel(key, judges) for key in ratings.keys}
-    averages = ratings.of_panel(AVERAGE, judges)
+
+    def values(metric: str) -> dict[Unit, float]:
+        return ratings.of_panel(metric) if judge is None else ratings.of_judge(judge, metric)
+
+    by_metric, averages = {key: values(key) for key in ratings.keys}, values(AVERAGE)
     found = []
     for (model, lang), units in sorted(groups.items()):
-        metrics = {key: _estimate(units, values, seed) for key, values in by_metric.items()}
+        metrics = {key: _estimate(units, given, seed) for key, given in by_metric.items()}
         average = _estimate(units, averages, seed)
         found.append(
             TrajectoryScores(
@@ -419,7 +437,7 @@ def scores_document(
         "models": documents(score_trajectories(ratings, seed=seed)),
         "alone": documents(score_trajectories(ratings, alone=True, seed=seed)),
         "by_judge": {
-            judge: documents(score_trajectories(ratings, judges=[judge], seed=seed))
+            judge: documents(score_trajectories(ratings, judge=judge, seed=seed))
             for judge in ratings.judges
         },
         "agreement": documents(rating_agreement(ratings, weights_of=weights_of, seed=seed)),
@@ -430,7 +448,7 @@ def scores_document(
         "narrator": {
             "models": documents(score_trajectories(told, seed=seed)),
             "by_judge": {
-                judge: documents(score_trajectories(told, judges=[judge], seed=seed))
+                judge: documents(score_trajectories(told, judge=judge, seed=seed))
                 for judge in told.judges
             },
             "agreement": documents(rating_agreement(told, weights_of=weights_of, seed=seed)),

@@ -74,7 +74,7 @@ def gather(
     benchmarks: dict[str, Benchmark] = {}
     by_run: dict[Path, tuple[ResultRow, ...]] = {}
     notes: list[str] = []
-    known = _audits_beside(runs, notes)
+    known = audits_beside(runs, notes)
     counts = {"made": 0, "reused": 0, "failed": 0}
     used: dict[Path, list[UsageLine]] = {}
     failures: list[FailureCount] = []
@@ -103,7 +103,7 @@ def gather(
             failed = journal.failures()
             counts["failed"] += sum(line.count for line in failed)
             seconds += journal.seconds()
-            used[run] = [_usage_line(line, prices) for line in journal.usage()]
+            used[run] = [usage_line(line, prices) for line in journal.usage()]
             failures += [
                 FailureCount(role=f.role, model=f.model, cause=f.cause, count=f.count)
                 for f in failed
@@ -117,7 +117,7 @@ def gather(
     usage = [line for lines in used.values() for line in lines]
     rows = [row for some in by_run.values() for row in some]
     models = [scores for some in by_run.values() for scores in score_models(some)]
-    agreement, reason = judge_agreement(*by_run.values(), weights_of=_weights_of)
+    agreement, reason = judge_agreement(*by_run.values(), weights_of=weights_of)
     judges = dict.fromkeys(row.judge for row in rows)
     rubric = {m.rubric_hash for m in manifests}
     languages = {m.language for m in manifests}
@@ -136,7 +136,7 @@ def gather(
         paired_reason=why_none,
         audits={j: find_audit(known, j, one, next(iter(languages), "en")) for j in judges},
         calls=CallCounts(**counts),
-        cost=_cost(usage),
+        cost=total_cost(usage),
         usage=tuple(usage),
         failures=tuple(failures),
         wall_seconds=seconds or None,
@@ -154,7 +154,7 @@ def _name_once(runs: Sequence[Path]) -> None:
         seen.add(run.resolve())
 
 
-def _audits_beside(runs: Sequence[Path], notes: list[str]) -> list[Audit]:
+def audits_beside(runs: Sequence[Path], notes: list[str]) -> list[Audit]:
     """Those of neighbouring folders, the older ones first, then the runs' own: the last counts.
 
     A neighbour that is damaged does not stand in the way of these runs; `notes` names it.
@@ -184,7 +184,7 @@ def _created(run: Path) -> str:
     return read_manifest(run).created if (run / MANIFEST).is_file() else ""
 
 
-def _weights_of(judge: str) -> str:
+def weights_of(judge: str) -> str:
     """What identifies a judge's weights: for the embedded model the content of its file.
 
     `local` and `local:FILE.gguf` may be the same weights under two names, and repeats are not
@@ -241,7 +241,8 @@ def _name_apart(
         ]
 
 
-def _usage_line(line: store.UsageLine, prices: Prices) -> UsageLine:
+def usage_line(line: store.UsageLine, prices: Prices) -> UsageLine:
+    """A journal's line of use with its price; what is not known of it is None."""
     price = prices(line.model)
     unknown = line.unmetered > 0
     free = price is not None and price.tokens_in == 0 == price.tokens_out
@@ -260,7 +261,7 @@ def _usage_line(line: store.UsageLine, prices: Prices) -> UsageLine:
     )
 
 
-def _cost(usage: Sequence[UsageLine]) -> Cost:
+def total_cost(usage: Sequence[UsageLine]) -> Cost:
     """Sums; one unknown part makes the sum unknown."""
 
     def total(values: list[float | None]) -> float | None:
