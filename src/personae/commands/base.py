@@ -203,7 +203,7 @@ class Was:
             raise InputError(
                 f"this run belongs beside {out}",
                 path=self._run,
-                mend="Move it back there, or run `personae bench` again",
+                mend="Move it back there, or run the command again",
             )
         return out
 
