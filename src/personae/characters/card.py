@@ -6,10 +6,12 @@ is written back is what was read, but for what was changed.
 
 from __future__ import annotations
 
+import base64
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from personae.characters.charx import CARD as MEMBER
 from personae.characters.charx import Charx, is_zip, read_charx
 from personae.characters.png import (
     MAX_PNG_BYTES,
@@ -20,11 +22,13 @@ from personae.characters.png import (
     text_of,
 )
 from personae.characters.reading import (
+    V1_TEXTS,
     Finding,
     Version,
     document_of,
     json_text,
     merged,
+    old_name,
     parse_json,
     read_document,
     version_of,
@@ -70,6 +74,26 @@ class Card:
         """What kind of file the card is."""
         return "png" if self.png else "charx" if self.charx else "json"
 
+    def to_bytes(self) -> bytes:
+        """The file; of a card that was not changed, the very bytes that were read.
+
+        A V3 card in a PNG has a V2 card beside it (V3, "PNG/APNG").
+        """
+        from personae.characters.convert import backfill
+
+        if self.raw is not None:
+            return self.raw
+        if self.png is not None:
+            cards = {"chara": self.document}
+            if self.version == "v3":
+                cards = {"chara": backfill(self.document), "ccv3": self.document}
+            texts = [(k, base64.b64encode(json_text(v).encode())) for k, v in cards.items()]
+            return self.png.with_texts(CARD_CHUNKS, texts).to_bytes()
+        whole = (json_text(self.document, indent=2) + "\n").encode()
+        if self.charx is not None:
+            return replace(self.charx, members={**self.charx.members, MEMBER: whole}).to_bytes()
+        return whole
+
     def with_character(self, character: Character) -> Card:
         """The card with another state of its character; all that was not changed stays as found.
 
@@ -84,7 +108,11 @@ class Card:
                 mend="Convert the card first",
             )
         before, after = document_of(self.character), document_of(character)
-        return self.with_document(merged(self.document, before, after))
+        found = self.document
+        if self.version == "v1":  # else the old name would stand beside the new one
+            names = {old_name(found, name): name for name in V1_TEXTS}
+            found = {names.get(name, name): value for name, value in found.items()}
+        return self.with_document(merged(found, before, after))
 
     def with_document(self, document: dict[str, Any]) -> Card:
         """The card with another JSON value.
@@ -135,7 +163,7 @@ def card_from_bytes(raw: bytes, *, path: object) -> Card:
         text, place, found = _card_in_png(png, path)
     elif is_zip(raw):
         charx = read_charx(raw, path=path)
-        text, place = charx.members["card.json"], "card.json"
+        text, place = charx.members[MEMBER], MEMBER
     else:
         text, place = raw, ""
     document = parse_json(_decoded(text, path, place), path=path, place=place)
@@ -194,8 +222,3 @@ def _decoded(text: bytes, path: object, place: str) -> str:
             place=f"{where}byte {error.start}",
             mend="Is this a card? A card is JSON, PNG or CHARX",
         ) from None
-
-
-def json_bytes(document: Any) -> bytes:
-    """A card's JSON as a file holds it."""
-    return (json_text(document, indent=2) + "\n").encode()

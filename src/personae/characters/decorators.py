@@ -26,7 +26,7 @@ UNSUPPORTED = frozenset(
     }
 )  # fmt: skip
 MAX_NUMBER = 1_000_000
-_LINE = re.compile(r"(@@@?)([A-Za-z]\w*)(?:[ \t]+(.*?))?[ \t\r]*", re.ASCII)
+_LINE = re.compile(r"(@@@?)([A-Za-z]\w*)(?:[ \t]+(.*))?[ \t\r]*", re.ASCII)
 _INTEGER = re.compile(r"-?[0-9]{1,9}")
 
 
@@ -128,7 +128,7 @@ def _chains(content: str) -> tuple[list[list[tuple[str, str, str]]], str]:
         match = _LINE.fullmatch(line)
         if match is None:
             break
-        mark, name, value = match[1], match[2].lower(), match[3] or ""
+        mark, name, value = match[1], match[2].lower(), (match[3] or "").rstrip(" \t\r")
         if mark == "@@@" and chains:
             chains[-1].append((mark, name, value))
         else:

@@ -57,7 +57,7 @@ ONLY_V3 = (
     "creation_date", "modification_date",
 )  # fmt: skip
 # What TavernAI's and Pygmalion's first cards called the fields of V1.
-_OLD_NAMES = {
+OLD_NAMES = {
     "name": "char_name",
     "description": "char_persona",
     "scenario": "world_scenario",
@@ -182,6 +182,12 @@ def version_of(document: Any, *, path: object = None) -> Version:
         path=_named(path),
         mend="A card has a name at the top (V1) or in `data` (V2, V3)",
     )
+
+
+def old_name(data: dict[str, Any], name: str) -> str | None:
+    """What a V1 card without a field of V1 calls it instead."""
+    old = OLD_NAMES.get(name)
+    return old if name not in data and old in data else None
 
 
 def parts_of(document: dict[str, Any], version: Version) -> tuple[dict[str, Any], str]:
@@ -355,8 +361,9 @@ def read_document(document: Any, *, path: object = None) -> tuple[Character, lis
 
     for name in V1_TEXTS:
         found, where = name, prefix + name
-        if version == "v1" and name not in data and _OLD_NAMES.get(name) in data:
-            found = where = _OLD_NAMES[name]
+        if version == "v1" and (old := old_name(data, name)):
+            found = where = old
+            known.add(old)
             reader.say(where, f"an old name for `{name}`", "hint")
         if found in data:
             fields[name] = reader.text(data[found], where)
@@ -533,7 +540,7 @@ def document_of(character: Character) -> dict[str, Any]:
         and (name in MANDATORY[version] or value[name] != _default(name))
     }
     if character.character_book is not None:
-        data["character_book"] = book_document(character.character_book)
+        data["character_book"] = book_document(character.character_book, version)
     _put_back(data, value["extra"], lambda name: data.get(name) == _default(name))
     if version == "v1":
         return {**value["outer"], **data}
@@ -542,16 +549,17 @@ def document_of(character: Character) -> dict[str, Any]:
     return {**frame, **value["outer"], "data": data}
 
 
-def book_document(book: Lorebook) -> dict[str, Any]:
-    """A lorebook in the form of Character Card V3; absent fields are left out."""
+def book_document(book: Lorebook, version: Version = "v3") -> dict[str, Any]:
+    """A lorebook in the form of Character Card V3, or V2; absent fields are left out."""
     made = _without_none(book.to_dict(), ("entries", "extra"))
-    made["entries"] = [_entry_document(entry) for entry in book.entries]
+    made["entries"] = [_entry_document(entry, version) for entry in book.entries]
     _put_back(made, book.extra, lambda name: made.get(name) in (None, {}))
     return made
 
 
-def _entry_document(entry: LoreEntry) -> dict[str, Any]:
-    made = _without_none(entry.to_dict(), ("extra",))
+def _entry_document(entry: LoreEntry, version: Version) -> dict[str, Any]:
+    unknown = () if version == "v3" or entry.use_regex else ("use_regex",)
+    made = _without_none(entry.to_dict(), ("extra", *unknown))
     fresh = LoreEntry().to_dict()
     _put_back(made, entry.extra, lambda name: made.get(name) == fresh.get(name))
     return made
