@@ -19,6 +19,11 @@ Item = TypeVar("Item")
 PASSAGE_TOKENS = 3000
 FEWEST_TOKENS = 100
 
+# In novels old and new these are a tenth of all characters and more; in noise, one in a thousand.
+_COMMON = frozenset("的一是不了在人有我他这之大来以个中上们到说国和地也子时道出而這來個們說國時")
+_COMMON_SHARE = 0.03
+_SAMPLE = 50_000
+
 _GUTENBERG = re.compile(r"^\*\*\* ?(START|END) OF (?:THE|THIS) PROJECT GUTENBERG.*$", re.MULTILINE)
 _NUMERAL = r"(?:[ivxlcdm]+|\d+|one|two|three|four|five|six|seven|eight|nine|ten|the \w+)"
 _HEADING = re.compile(
@@ -54,7 +59,8 @@ class Passage:
 def read_book(path: Path) -> str:
     """The text of a book in UTF-8, UTF-16 with its mark, or GB 18030 (GBK, GB 2312).
 
-    GB 18030 gives almost any bytes some meaning, so it is only believed where it yields Chinese.
+    GB 18030 gives almost any bytes some meaning, Shift JIS and Big5 too, so it is only believed
+    where it yields Chinese in which the commonest characters are common.
 
     Raises:
         InputError: absent, binary, blank, or in an encoding that cannot be told.
@@ -66,7 +72,7 @@ def read_book(path: Path) -> str:
         text = _decoded(raw, "utf-8-sig")
         if text is None:
             text = _decoded(raw, "gb18030")
-            if text is not None and written_in([text]) != "zh":
+            if text is not None and not _reads_as_chinese(text):
                 text = None
     if text is None:
         raise InputError(
@@ -79,6 +85,12 @@ def read_book(path: Path) -> str:
     if not text.strip():
         raise InputError("the file is empty", path=path)
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _reads_as_chinese(text: str) -> bool:
+    sample = text[:_SAMPLE]
+    common = sum(c in _COMMON for c in sample)
+    return written_in([sample]) == "zh" and common >= _COMMON_SHARE * len("".join(sample.split()))
 
 
 def _decoded(raw: bytes, encoding: str) -> str | None:
