@@ -1,0 +1,253 @@
+"""The stage `personae play`: from scenes and models to plays, in a run directory."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from personae.errors import InputError, OutputError, UsageError
+from personae.journal.client import Plan
+from personae.journal.flow import each
+from personae.models.registry import Registry
+from personae.records import (
+    Call,
+    Event,
+    Language,
+    Model,
+    Play,
+    Reply,
+    Scene,
+)
+from personae.records.files import read_jsonl
+from personae.records.trajectory import Protocol
+from personae.session import Options, Run, new_manifest, open_run, read_manifest
+from personae.stages import seeded, write_results
+from personae.world.embedding import Embedder, make_embedder
+from personae.world.engine import (
+    DEFAULT_ROUNDS,
+    PAPER_SAMPLING,
+    PERSONAE_SAMPLING,
+    Played,
+    PlayPlan,
+    play_scene,
+)
+from personae.world.memory import MemoryStream
+from personae.world.scene_file import read_scenes, write_scenes
+
+SCENES = "scenes.jsonl"
+PLAYS = "plays.jsonl"
+VECTORS = "vectors.sqlite"
+
+
+@dataclass(frozen=True)
+class PlayedScenes:
+    """What `play_scenes` leaves; in a dry run no plays."""
+
+    run: Path
+    plays: tuple[Play, ...]
+    plan: Plan | None
+
+
+def read_plays(path: Path) -> tuple[Play, ...]:
+    """The plays of a run directory, or of its plays.jsonl.
+
+    Raises:
+        InputError: there is none, or a line is no play.
+    """
+    file = path / PLAYS if path.is_dir() else path
+    return tuple(
+        Play.from_dict(line, path=file, place=f"line {number}") for number, line in read_jsonl(file)
+    )
+
+
+async def play_scenes(
+    scenes: Path | Sequence[Scene],
+    out: Path,
+    characters: str,
+    narrator: str,
+    *,
+    only: Sequence[str] = (),
+    by_name: Mapping[str, str] | None = None,
+    rounds: int = DEFAULT_ROUNDS,
+    protocol: Protocol = "personae",
+    language: Language | None = None,
+    embedder: str | None = None,
+    seed: int = 0,
+    heard: Callable[[Scene, Event], None] | None = None,
+    options: Options | None = None,
+    registry: Registry | None = None,
+) -> PlayedScenes:
+    """Play scenes (`personae play`); leaves `scenes.jsonl` and `plays.jsonl` in the run.
+
+    Args:
+        scenes: a scene file, or the records.
+        out: the run directory.
+        characters: the model that plays whoever has none of its own.
+        only: the ids of the scenes to play; none means all.
+        by_name: models of single characters.
+        rounds: how many at most.
+        language: of the prompts; default: that of the scenes.
+        embedder: adds closeness of meaning to the recall of memories (docs/memory.md).
+        heard: is told each event as it happens.
+
+    Raises:
+        UsageError: an unknown scene or character, scenes of two languages, other wrong arguments.
+        InputError: a file cannot be used.
+        StoppedEarlyError: a cap or Ctrl-C; call again to go on. What was played stands in
+            plays.jsonl with `complete` false.
+    """
+    options = options or Options()
+    source = scenes if isinstance(scenes, Path) else None
+    found = _chosen(read_scenes(scenes) if isinstance(scenes, Path) else scenes, only, source)
+    by_name = dict(by_name or {})
+    _check(found, by_name, rounds)
+    spoken = language or _language(found)
+    sampling = PAPER_SAMPLING if protocol == "paper" else PERSONAE_SAMPLING
+    sampling = {role: seeded(s, seed) for role, s in sampling.items()}
+    manifest = new_manifest(
+        "play",
+        {
+            "character": list(dict.fromkeys([characters, *by_name.values()])),
+            "narrator": [narrator],
+        },
+        spoken,
+        room="world",
+        seed=seed,
+        protocol=protocol,
+        sampling={role: s.to_dict() for role, s in sampling.items()},
+        arguments={
+            "scenes": _named(source, out),
+            "only": list(only),
+            "characters": characters,
+            "by_name": by_name,
+            "rounds": rounds,
+            "embedder": embedder,
+            "cwd": str(Path.cwd()),
+        },
+        made_from=tuple(scene.hash for scene in found),
+    )
+    async with open_run(out, manifest, options, registry=registry) as run:
+        if options.live:
+            write_scenes(found, out / SCENES)
+        store = None if run.dry else out / VECTORS
+        vectors = make_embedder(
+            None if run.dry else embedder,
+            store=store,
+            replay=options.replay,
+            timeout=options.timeout,
+        )
+        plan = PlayPlan(
+            characters=lambda name, _round: by_name.get(name, characters),
+            narrator=lambda _round: narrator,
+            rounds=rounds,
+            protocol=protocol,
+            language=spoken,
+            sampling=sampling,
+            memory=partial(_memory, spoken, vectors),
+            heard=heard,
+        )
+        try:
+            plays = await play_in(run, found, plan)
+        finally:
+            if vectors is not None:
+                await vectors.close()
+        return PlayedScenes(out, () if run.dry else plays, run.plan)
+
+
+async def play_in(run: Run, scenes: Sequence[Scene], plan: PlayPlan) -> tuple[Play, ...]:
+    """Play in an open run, many scenes at once, and write its plays.jsonl.
+
+    Raises:
+        StoppedEarlyError: a cap or Ctrl-C; plays.jsonl holds what there is.
+    """
+    model: Model = Fullest(run.client) if run.dry else run.client
+
+    async def one(scene: Scene) -> Played:
+        return await play_scene(model, scene, plan)
+
+    done = await each(
+        scenes, one, stage="play", window=run.options.window, watcher=run.options.watcher
+    )
+    plays = tuple(played.play for played in done)
+    stopped = next((played.stopped for played in done if played.stopped is not None), None)
+    if run.options.live:
+        if stopped is None:
+            write_results(plays, run.path / PLAYS)
+        else:
+            with contextlib.suppress(OutputError):  # the stop is what the user must hear of
+                write_results(plays, run.path / PLAYS)
+    if stopped is not None:
+        raise stopped
+    return plays
+
+
+class Fullest:
+    """A dry run's model: every act is open and affects somebody, so that no play has more calls."""
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    async def ask(self, call: Call) -> Reply:
+        """The reply, made to lead to as many calls as any."""
+        reply = await self._model.ask(call)
+        if call.reply_schema is None or not isinstance(reply.value, dict):
+            return reply
+        value = dict(reply.value)
+        properties = call.reply_schema.body["properties"]
+        if "manner" in properties:
+            value |= {"manner": "open", "to": []}
+        if "affected" in properties:
+            value["affected"] = properties["affected"]["enum"][0]
+        value |= {"changes": []} if "changes" in properties else {}
+        return reply.model_copy(update={"value": value})
+
+
+def _named(source: Path | None, out: Path) -> str | None:
+    """The scene file that a run was first given; it is resumed from the copy it keeps."""
+    if source is not None and source.resolve() == (out / SCENES).resolve():
+        named: str | None = read_manifest(out).arguments.get("scenes")
+        return named
+    return None if source is None else str(source)
+
+
+def _memory(language: Language, embedder: Embedder | None) -> MemoryStream:
+    return MemoryStream(language, embedder=embedder)
+
+
+def _chosen(scenes: Sequence[Scene], only: Sequence[str], path: Path | None) -> tuple[Scene, ...]:
+    if not scenes:
+        raise InputError("holds no scene", path=path)
+    if not only:
+        return tuple(scenes)
+    known = {scene.id for scene in scenes}
+    for wanted in only:
+        if wanted not in known:
+            raise UsageError(
+                f"there is no scene {wanted!r}; there are: {', '.join(sorted(known)[:20])}"
+            )
+    return tuple(scene for scene in scenes if scene.id in set(only))
+
+
+def _check(scenes: Sequence[Scene], by_name: Mapping[str, str], rounds: int) -> None:
+    if rounds < 1:
+        raise UsageError("--rounds counts from 1")
+    names = {c.name for scene in scenes for c in scene.characters}
+    for name in by_name:
+        if name not in names:
+            raise UsageError(
+                f"--character names {name!r}, who is in none of the scenes; "
+                f"there are: {', '.join(sorted(names)[:20])}"
+            )
+
+
+def _language(scenes: Sequence[Scene]) -> Language:
+    languages = {scene.language for scene in scenes}
+    if len(languages) > 1:
+        raise UsageError(
+            "the scenes are in two languages and a run has one: choose with --scene, or force one "
+            "with --lang"
+        )
+    return next(iter(languages))
