@@ -2,12 +2,129 @@
 
 from __future__ import annotations
 
+import argparse
+from pathlib import Path
 from typing import Any
 
-from personae.commands.base import Resume
+from rich.console import Console
+from rich.table import Table
 
-RESUMES: dict[str, Resume] = {}
+from personae.commands.base import (
+    Resume,
+    Was,
+    calls_models,
+    carry_out,
+    command,
+    prices_of,
+    show_document,
+    show_plan,
+)
+from personae.errors import InputError
 
 
 def add(commands: Any) -> None:
     """Add the commands to the parser."""
+    made = command(commands, "rate", _rate, "have judges rate what was played")
+    # `run` is what `resume` was given; the run that is rated has a name of its own.
+    made.add_argument("play_run", type=Path, metavar="RUN", help="the run of a `personae play`")
+    made.add_argument(
+        "--judge",
+        nargs="+",
+        action="extend",
+        required=True,
+        metavar="MODEL",
+        help="critiques, then scores on seven metrics; named twice, it is asked twice",
+    )
+    made.add_argument(
+        "--narrator", action="store_true", help="rate the narrator (Grice's maxims) instead"
+    )
+    made.add_argument(
+        "--protocol", choices=["paper", "personae"], help="docs/rating.md (default: the play's)"
+    )
+    calls_models(made)
+
+
+def _rate(args: argparse.Namespace) -> int:
+    from personae.rate_stage import rate
+    from personae.reports.ratings import scenes_document
+
+    done = carry_out(
+        args,
+        lambda options: rate(
+            args.play_run,
+            args.judge,
+            narrator=args.narrator,
+            protocol=args.protocol,
+            seed=args.seed,
+            begun=lambda path: setattr(args, "run_dir", path),
+            options=options,
+        ),
+    )
+    if done.plan is not None:
+        return show_plan(args, done.plan)
+    document = {
+        "run": str(done.run),
+        "rating": str(done.rating),
+        "rows": len(done.rows),
+        "missing": sum(row.score is None for row in done.rows),
+        "scenes": scenes_document([done.run], prices=prices_of(args)),
+    }
+    return show_document(args, document, lambda console: _show(console, document))
+
+
+def _show(console: Console, document: dict[str, Any]) -> None:
+    scenes = document["scenes"]
+    for title, models in (
+        ("Characters (mean over scenes, 95 % interval)", scenes["models"]),
+        ("Scenes with a single character", scenes["alone"]),
+        ("Narrators", scenes["narrator"]["models"]),
+    ):
+        if not models:
+            continue
+        table = Table(title=title)
+        table.add_column("model", overflow="fold", min_width=20)
+        table.add_column("lang")
+        for name in (*models[0]["metrics"], "average", "scenes", "missing"):
+            table.add_column(name, justify="right")
+        for model in models:
+            table.add_row(
+                model["model"],
+                model["lang"],
+                *(_number(estimate["mean"]) for estimate in model["metrics"].values()),
+                _interval(model["average"]),
+                str(model["n"]),
+                f"{model['missing']:.1%}",
+            )
+        console.print(table)
+    console.print(
+        f"{document['rows']} ratings, {document['missing']} of them missing, in "
+        f"{document['rating']}; all ratings of the run in {document['run']}/results.jsonl",
+        markup=False,
+    )
+
+
+def _number(value: float | None) -> str:
+    return "-" if value is None else f"{value:.2f}"
+
+
+def _interval(estimate: dict[str, Any]) -> str:
+    if estimate["low"] is None:
+        return _number(estimate["mean"])
+    return f"{estimate['mean']:.2f} ({estimate['low']:.2f} to {estimate['high']:.2f})"
+
+
+def _resume_rate(args: argparse.Namespace, run: Path, was: Was) -> int:
+    # A rating lies in RUN/ratings/HASH, and is nothing without the plays that it is of.
+    if run.parent.name != "ratings":
+        raise InputError(
+            "a rating belongs into the folder `ratings` of its play run",
+            path=run,
+            mend="Move it back there",
+        )
+    args.play_run = run.parent.parent
+    args.judge = was.models("judge")
+    args.narrator, args.protocol = was("narrator", bool), was.manifest.protocol
+    return _rate(args)
+
+
+RESUMES: dict[str, Resume] = {"rate": _resume_rate}

@@ -5,8 +5,8 @@ where a rating is missing is said at every step (as `personae.judging.scores`, d
 
 - A *unit* is one character's trajectory. A judge's score of a unit on a metric is the mean of its
   repeats that gave one. The unit's score is the mean over all judges that were asked, and exists
-  only if each of them gave one; otherwise it is *missing*. Its average is the mean of its seven metrics, and exists
-  only if each of them does.
+  only if each of them gave one; otherwise it is *missing*. Its average is the mean of its seven
+  metrics, and exists only if each of them does.
 - A scene's score is the mean over its characters (of the model) that have one; a model's score is
   the mean over its scenes that have one, and its interval resamples scenes.
 - Scenes with one character are kept apart: nobody answers there, so their ratings are of another

@@ -1,0 +1,237 @@
+"""From rated play runs to what a report shows of them; everything is read, nothing remembered."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from personae.errors import InputError
+from personae.journal.store import Journal
+from personae.judging.metrics import Kind
+from personae.judging.trajectory_scores import kind_of, scores_document
+from personae.play_stage import PLAYS, read_plays
+from personae.records import Audit, Language, Manifest, Play, Prices, RatingRow, content_hash
+from personae.records.files import read_jsonl
+from personae.reports.data import Cost, UsageLine
+from personae.reports.gather import find_audit, total_cost, usage_line
+from personae.reports.gather import weights_of as weights_behind
+from personae.session import JOURNAL, MANIFEST, RESULTS, read_manifest
+
+RATINGS = "ratings"
+RATE = "rate"
+
+
+@dataclass(frozen=True)
+class RatedRun:
+    """A play run with all that judges said of it.
+
+    Attributes:
+        ratings: its ratings by their directories; none where nobody has rated it.
+        rows: of all of them.
+    """
+
+    run: Path
+    plays: tuple[Play, ...]
+    ratings: dict[Path, Manifest]
+    rows: tuple[RatingRow, ...]
+
+
+def finished_plays(run: Path) -> tuple[Play, ...]:
+    """The plays of a run, or of its plays.jsonl, which must all have come to their end.
+
+    Raises:
+        InputError: there are none, a line is no play, or a play is not complete.
+    """
+    path = run / PLAYS if run.is_dir() else run
+    if run.is_dir() and not path.is_file():
+        raise InputError(
+            f"there is no {PLAYS}", path=run, mend="Give the finished run of a `personae play`"
+        )
+    plays = read_plays(path)
+    if not plays:
+        raise InputError("holds no play", path=path, mend="Play a scene first: personae play")
+    for number, play in enumerate(plays, 1):
+        if not play.complete:
+            raise InputError(
+                f"the play of scene {play.scene.id!r} was stopped before its end",
+                path=path,
+                place=f"play {number}",
+                mend=f"Resume the run first: personae resume {path.parent}",
+            )
+    return plays
+
+
+def plays_hash(plays: Iterable[Play]) -> str:
+    """SHA-256 (64 hex digits) over plays: what a rating was made from."""
+    return content_hash([play.to_dict() for play in plays])
+
+
+def ratings_of(run: Path) -> dict[Path, Manifest]:
+    """The ratings of a play run, by their directories.
+
+    Raises:
+        InputError: a manifest among them cannot be read.
+    """
+    folders = [file.parent for file in sorted((run / RATINGS).glob(f"*/{MANIFEST}"))]
+    found = {folder: read_manifest(folder) for folder in folders}
+    return {folder: manifest for folder, manifest in found.items() if manifest.kind == RATE}
+
+
+def check_made_from(rating: Path, manifest: Manifest, plays: str) -> None:
+    """Refuse a rating that was made from other plays.
+
+    Raises:
+        InputError: it was.
+    """
+    if manifest.made_from != (plays,):
+        raise InputError(
+            f"this rating is of other plays than those in {PLAYS} now",
+            path=rating,
+            mend="Delete it, or keep it with the run that it belongs to, then rate again",
+        )
+
+
+def read_rated(run: Path) -> RatedRun:
+    """A play run and the rows of all its ratings.
+
+    Raises:
+        InputError: as `finished_plays`; a rating is of other plays; a line is no rating.
+    """
+    plays = finished_plays(run)
+    made_from = plays_hash(plays)
+    ratings = ratings_of(run)
+    rows: list[RatingRow] = []
+    for folder, manifest in ratings.items():
+        check_made_from(folder, manifest, made_from)
+        if (folder / RESULTS).is_file():
+            rows += read_rating_rows(folder / RESULTS)
+    return RatedRun(run, plays, ratings, tuple(rows))
+
+
+def read_rating_rows(path: Path) -> tuple[RatingRow, ...]:
+    """The rows of one results.jsonl of a play run or of a rating.
+
+    Raises:
+        InputError: names the line that is not a rating.
+    """
+    return tuple(
+        RatingRow.from_dict(line, path=path, place=f"line {number}")
+        for number, line in read_jsonl(path)
+    )
+
+
+def scenes_document(
+    runs: Sequence[Path], *, audits: Sequence[Audit] = (), prices: Prices
+) -> dict[str, Any]:
+    """What `report --json` gives under `scenes`: scores, judges, cost.
+
+    `models` is the contract of issue B5; what stands beside it is that of `scores_document`, and:
+    `judges` (model, kind, lang, rubric_hash, audit: passed, failed or none, reasons), `cost` (of
+    characters, narrator and judges apart, with the mean over plays; the paper's Table 6), `plays`.
+
+    A model that played the same scene in several runs stands once for each, with the run's name
+    behind it.
+
+    Args:
+        audits: those that may be of these judges; the last one of a judge counts.
+
+    Raises:
+        InputError: as `read_rated`.
+    """
+    rated = [read_rated(run) for run in runs]
+    rows = _told_apart(rated)
+    return {
+        **scores_document(rows, weights_of=weights_behind),
+        "judges": _judges(rated, audits),
+        "cost": _costs(rated, prices),
+        "plays": sum(len(one.plays) for one in rated),
+    }
+
+
+def _told_apart(rated: Sequence[RatedRun]) -> list[RatingRow]:
+    runs_of: dict[str, set[Path]] = defaultdict(set)
+    for one in rated:
+        for row in one.rows:
+            runs_of[row.unit_id].add(one.run)
+    names = [one.run.resolve().name for one in rated]
+    # Once a model has one scene in two runs, its other scenes go by the run too.
+    several: set[tuple[str, Language, Kind]] = {
+        (row.model, row.language, kind_of(row))
+        for one in rated
+        for row in one.rows
+        if len(runs_of[row.unit_id]) > 1
+    }
+    rows: list[RatingRow] = []
+    for one, name in zip(rated, names, strict=True):
+        label = str(one.run) if names.count(name) > 1 else name
+        rows += [
+            row.model_copy(
+                update={
+                    "model": f"{row.model} [{label}]",
+                    "unit_id": f"{row.unit_id} [{label}]",
+                }
+            )
+            if (row.model, row.language, kind_of(row)) in several
+            else row
+            for row in one.rows
+        ]
+    return rows
+
+
+def _judges(rated: Sequence[RatedRun], audits: Sequence[Audit]) -> list[dict[str, Any]]:
+    """Each judge under each rubric, with the verdict of its audit for trajectories."""
+    found: dict[tuple[str, str, str, str], dict[str, Any]] = {}
+    for one in rated:
+        for manifest in one.ratings.values():
+            kind: Kind = "narrator" if manifest.arguments.get("narrator") else "characters"
+            for judge in dict.fromkeys(manifest.models.get("judge", ())):
+                audit = find_audit(audits, judge, manifest.rubric_hash, manifest.language)
+                key = (judge, kind, manifest.language, manifest.rubric_hash or "")
+                found[key] = {
+                    "model": judge,
+                    "kind": kind,
+                    "lang": manifest.language,
+                    "rubric_hash": manifest.rubric_hash,
+                    "audit": "none" if audit is None else audit.verdict,
+                    "reasons": [] if audit is None else list(audit.reasons),
+                }
+    return [found[key] for key in sorted(found)]
+
+
+def _costs(rated: Sequence[RatedRun], prices: Prices) -> dict[str, Any]:
+    """Tokens and money of characters, narrator and judges, in all and in the mean over plays."""
+    plays = sum(len(one.plays) for one in rated)
+    lines: dict[str, list[UsageLine]] = {"characters": [], "narrator": [], "judges": []}
+    roles: Mapping[str, str] = {"character": "characters", "narrator": "narrator"}
+    for one in rated:
+        for line in _usage(one.run, prices):
+            if line.role in roles:
+                lines[roles[line.role]].append(line)
+        for folder in one.ratings:
+            lines["judges"] += _usage(folder, prices)
+    return {
+        part: {
+            "calls": sum(line.calls for line in some),
+            **(whole := total_cost(some)).to_dict(),
+            "per_play": _share(whole, plays),
+            "models": [line.to_dict() for line in some],
+        }
+        for part, some in lines.items()
+    }
+
+
+def _usage(run: Path, prices: Prices) -> list[UsageLine]:
+    if not (run / JOURNAL).is_file():
+        return []
+    with Journal(run / JOURNAL, read_only=True) as journal:
+        return [usage_line(line, prices) for line in journal.usage()]
+
+
+def _share(whole: Cost, plays: int) -> dict[str, float | None]:
+    return {
+        name: None if value is None or not plays else value / plays
+        for name, value in whole.to_dict().items()
+    }
