@@ -62,7 +62,7 @@ _SMALL_CAST = 30  # of which all groups are listed: 4,495
 _SAMPLED_GROUPS = 2500
 _HAN = re.compile("[\u3400-\u9fff]")
 _WORD = "[^\\W\u3400-\u9fff]"  # a letter or digit that Chinese text sets off
-_ARTICLE = re.compile("^(?:the|an?) ")
+_ARTICLE = re.compile("^(?:the|an?)(?: |$)")
 
 WRITER_SAMPLING = Sampling(temperature=0.9, top_p=0.9, max_tokens=2000)
 DIRECTOR_SAMPLING = Sampling(temperature=0.7, top_p=0.9, max_tokens=2000)
