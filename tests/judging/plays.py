@@ -38,7 +38,7 @@ def a_scene(
         title=title,
         language=language,
         origin="extracted" if origin == "extracted" else "generated",
-        event="The last ferry of the night",
+        event=f"The last ferry of the night: {scene_id}",
         environment=Environment(time="Night", location="A pier", description="Fog, and a lamp."),
         characters=tuple(
             SceneCharacter(

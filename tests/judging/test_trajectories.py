@@ -26,8 +26,9 @@ from personae.judging.trajectories import (
 )
 from personae.models.scripted import ReplyFunction, ScriptedModel
 from personae.prompts import LANGUAGES
-from personae.records import Call, Event, Language, Play, Reply
+from personae.records import Call, Event, Language, Play, Reply, WorldState
 from personae.session import repair_messages
+from personae.world.state import first_state
 from tests.judging.plays import NAMES, a_play, a_scene
 
 both = pytest.mark.parametrize("language", LANGUAGES)
@@ -112,6 +113,67 @@ def test_a_whisper_that_others_did_not_hear_is_in_no_trajectory_of_theirs() -> N
     assert "The oar is hollow." in shown["Ada"]
     assert "Ada whispers to Bede: The oar is hollow." in shown["Bede"]
     assert "hollow" not in shown["Cleo"]
+
+
+def changed(
+    state: WorldState, *, around: str | None = None, **characters: dict[str, str]
+) -> WorldState:
+    """The state with other values for some characters, and another description."""
+    people = {
+        name: now.model_copy(update=characters.get(name, {}))
+        for name, now in state.characters.items()
+    }
+    environment = state.environment
+    if around is not None:
+        environment = environment.model_copy(update={"description": around})
+    return state.model_copy(update={"characters": people, "environment": environment})
+
+
+@both
+def test_a_character_observes_the_changes_that_it_can_see_and_the_narrator_made_all(
+    language: Language,
+) -> None:
+    scene = a_scene(names=("Ada", "Bede", "Cleo"), language=language)
+    start = first_state(scene)
+    away = changed(start, Cleo={"place": "mill"})
+    after = changed(
+        away, around="The lamp is out.", Ada={"state": "wet"},
+        Bede={"position": "kneels", "state": "afraid"}, Cleo={"position": "sleeps"},
+    )  # fmt: skip
+    events = [
+        Event(round=0, turn=-1, kind="opening", text="So.", perceived_by=("Ada",), state=away),
+        Event(round=1, turn=0, kind="update", state=after),
+        Event(round=1, turn=0, kind="action", actor="Ada", text="Ada looks", perceived_by=("Ada",)),
+        Event(round=1, turn=-1, kind="update", actor="Cleo", text="pier", perceived_by=("Ada",),
+              state=changed(after, Cleo={"place": ""})),
+    ]  # fmt: skip
+    play = a_play(scene).model_copy(update={"events": tuple(events)})
+    case = trajectory_of(play, "Ada")
+    assert [[(line.affected, line.aspect, line.text) for line in e.lines] for e in case.entries] == [
+        [(None, None, "So.")],
+        [("Ada", "state", "wet"), (None, "description", "The lamp is out."),
+         ("Bede", "position", "kneels")],
+        [(None, None, "Ada looks")],
+        [(None, None, "pier")],
+    ]  # fmt: skip
+    assert [e.own for e in case.entries] == [False, False, True, False]
+    told = {
+        "en": [
+            "Now, of Ada (state): wet",
+            "Now (description): The lamp is out.",
+            "Cleo goes to: pier",
+        ],
+        "zh": ["如今Ada（状态）：wet", "如今（描述）：The lamp is out.", "Cleo前往：pier"],
+    }
+    for line in told[language]:
+        assert line in prompt(critique_call("j", case))
+    by_narrator = [
+        (line.affected, line.aspect, line.text) for e in narration_of(play).acts for line in e.lines
+    ]
+    assert by_narrator == [
+        ("Ada", "state", "wet"), ("Bede", "position", "kneels"), ("Bede", "state", "afraid"),
+        ("Cleo", "position", "sleeps"), (None, "description", "The lamp is out."),
+    ]  # fmt: skip
 
 
 def test_beliefs_failures_and_empty_events_are_not_part_of_a_trajectory() -> None:
