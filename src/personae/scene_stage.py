@@ -48,6 +48,7 @@ COMPARISON_ROWS = "comparison.jsonl"
 COMPARISON = "comparison.json"
 
 CARD_ENDINGS = (".json", ".png", ".apng", ".charx")
+STRANGER: Mapping[Language, str] = {"en": "someone", "zh": "某人"}  # for {{user}} of a card
 MOST_TOLD = 6_000  # characters of a card's description that a writer is given
 
 
@@ -180,7 +181,7 @@ def _starters(language: Language) -> list[_Person]:
 
     people = []
     for item in sorted(files("personae.data").joinpath("cast").iterdir(), key=lambda f: f.name):
-        if item.name.endswith(".json"):
+        if item.name.endswith(".json") and not item.name.startswith("disc-"):
             character = card_from_bytes(item.read_bytes(), path=item.name).character
             if character.ours.language == language:
                 people.append(_person(character, f"starter:{item.name.removesuffix('.json')}"))
@@ -188,11 +189,15 @@ def _starters(language: Language) -> list[_Person]:
 
 
 def _person(character: Character, card: str) -> _Person:
-    parts = (character.called, character.description, character.personality)
-    told = "\n\n".join(part.strip() for part in parts if part.strip())
-    tongue = character.ours.language or written_in([told])
-    digest = content_hash(character.to_dict())
-    return digest, Member(character.called, told[:MOST_TOLD], card), tongue
+    from personae.characters.macros import expand
+
+    name = character.called
+    parts = (character.description, character.personality)
+    tongue = character.ours.language or written_in(parts)
+    told = "\n\n".join(
+        expand(part, char=name, user=STRANGER[tongue], seed=0).strip() for part in (name, *parts)
+    )
+    return content_hash(character.to_dict()), Member(name, told.strip()[:MOST_TOLD], card), tongue
 
 
 async def write(
