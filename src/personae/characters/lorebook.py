@@ -135,6 +135,11 @@ class Activation(Record):
         return tuple(f.text for f in self.fired if not positions or f.position in positions)
 
 
+def is_taverns(extensions: Collection[str]) -> bool:
+    """Whether an entry's extensions show that SillyTavern wrote it."""
+    return not _TAVERN_MARKS.isdisjoint(extensions)
+
+
 def activate(
     book: Lorebook,
     texts: Sequence[str],
@@ -266,7 +271,7 @@ class _Rule:
     ) -> _Rule:
         asked = parse_decorators(entry.content, cannot=cannot)
         extensions = entry.extensions
-        tavern = not _TAVERN_MARKS.isdisjoint(extensions)
+        tavern = is_taverns(extensions)
         syntax: Syntax = "slashed" if tavern else "pattern" if entry.use_regex else "text"
         sensitive = entry.case_sensitive
         if sensitive is None:
@@ -558,7 +563,7 @@ _PROBES = (
 def examine(book: Lorebook, place: str = "character_book") -> list[Finding]:
     """What the author of a lorebook should know, entry by entry.
 
-    Patterns are tried on a few texts that catastrophic ones get lost in, for `PROBE_SECONDS` in all.
+    Patterns are tried on texts that catastrophic ones get lost in, for `PROBE_SECONDS` in all.
 
     Args:
         place: of the book, put in front of each finding's place.
