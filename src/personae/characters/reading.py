@@ -67,6 +67,7 @@ OLD_NAMES = {
 
 MAX_JSON_CHARS = 32 * 2**20
 MAX_DEPTH = 100
+MAX_NAME_CHARS = 500
 MAX_PARTS = 2_000_000
 _COMMAS = re.compile(r"[,，]")
 
@@ -398,6 +399,14 @@ def read_document(document: Any, *, path: object = None) -> tuple[Character, lis
             path=_named(path),
             place=f"{prefix}name",
             mend="Give the card a name",
+        )
+    if len(fields["name"]) > MAX_NAME_CHARS:
+        raise InputError(
+            f"the name has {len(fields['name']):,} characters, more than the {MAX_NAME_CHARS} "
+            "allowed",
+            path=_named(path),
+            place=f"{prefix}name",
+            mend="Shorten it",
         )
     spec_version = document.get("spec_version")
     character = Character(
