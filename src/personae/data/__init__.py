@@ -15,7 +15,7 @@ from typing import Literal
 
 from personae.records.benchmark import Language
 
-AuditKind = Literal["generic", "refusal", "order", "padding"]
+AuditKind = Literal["generic", "refusal", "order", "trajectory_order", "padding"]
 DemoFile = Literal["demo_benchmark.jsonl", "demo_personas.txt"]
 
 
@@ -32,7 +32,8 @@ def load_audit_texts(kind: AuditKind, language: Language) -> tuple[str, ...]:
     """Answers of known quality for the audit of a judge.
 
     `generic`: what an assistant might write to anyone (20). `refusal`: out of character, without
-    an answer (20). `order`: asks or tricks the judge, in several guises, to give 5 (10).
+    an answer (20). `order`: asks or tricks the judge, in several guises, to give 5 (10);
+    `trajectory_order` the same inside of an act (10).
     """
     return _strings(f"audit/{kind}.{language}.json")
 

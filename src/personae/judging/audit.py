@@ -28,7 +28,7 @@ from functools import cache
 from importlib.resources import files
 from math import log2
 from statistics import fmean, variance
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from pydantic import Field
 
@@ -69,7 +69,7 @@ LEAST_PAIRS = 8
 0.8 (two normal distributions), 3.5 % order 7 pairs without an error, and 1.9 % order 8 so."""
 
 THRESHOLDS = {"auc_low": AUC_LOW, "order_shift": ORDER_SHIFT, "least_pairs": float(LEAST_PAIRS)}
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -132,23 +132,24 @@ def choose(
         askers[normal(one.question.text)].add(one.persona.id)
     queues: dict[str, dict[Task, list[AnsweredQuestion]]] = {}
     for one in sorted(
-        answers, key=lambda a: (len(askers[normal(a.question.text)]) < 2, _draw(seed, a.unit))
+        answers, key=lambda a: (len(askers[normal(a.question.text)]) < 2, lot(seed, a.unit))
     ):
         queues.setdefault(one.persona.id, {}).setdefault(one.question.task, []).append(one)
     turns: list[list[AnsweredQuestion]] = []
-    for person in sorted(queues, key=lambda p: _draw(seed, p)):
-        tasks = sorted(queues[person].items(), key=lambda item: _draw(seed, person, item[0]))
+    for person in sorted(queues, key=lambda p: lot(seed, p)):
+        tasks = sorted(queues[person].items(), key=lambda item: lot(seed, person, item[0]))
         turns.append(in_turns(waiting for _, waiting in tasks))
     return in_turns(turns)[:limit]
 
 
-def _draw(seed: int, *parts: str) -> bytes:
+def lot(seed: int, *parts: str) -> bytes:
     """A lot for each thing, independent of what else is there."""
     return hashlib.sha256("\0".join((str(seed), *parts)).encode("utf-8", "surrogatepass")).digest()
 
 
-def _random(seed: int, *parts: str) -> random.Random:
-    return random.Random(_draw(seed, *parts))  # noqa: S311  (a draw of texts, not of secrets)
+def chance_of(seed: int, *parts: str) -> random.Random:
+    """Chance that depends on the seed and these words alone."""
+    return random.Random(lot(seed, *parts))  # noqa: S311  (a draw of texts, not of secrets)
 
 
 def build_cases(
@@ -168,9 +169,9 @@ def build_cases(
         seed: decides which text stands beside which answer.
     """
     donors = _Donors(answers)
-    refusals = _texts("refusal", language, seed)
-    generics = _texts("generic", language, seed)
-    orders = _texts("order", language, seed)
+    refusals = shipped_texts("refusal", language, seed)
+    generics = shipped_texts("generic", language, seed)
+    orders = shipped_texts("order", language, seed)
     cases: list[Case] = []
     for i, one in enumerate(own):
         number, generic = generics[i % len(generics)]
@@ -178,7 +179,7 @@ def build_cases(
         refusal_number, refusal = refusals[i % len(refusals)]
         found = [Case(OWN, one, one.answer)]
         found += [Case(REPEAT, one, one.answer, repeat=r) for r in range(1, REPEATS)]
-        other = donors.of(one, _random(seed, "donor", one.unit))
+        other = donors.of(one, chance_of(seed, "donor", one.unit))
         if other is not None:
             same = normal(other.question.text) == normal(one.question.text)
             found.append(Case("other_character", one, other.answer, same_question=same))
@@ -190,7 +191,7 @@ def build_cases(
             found.append(
                 Case("order_on_generic", one, f"{generic}\n\n{order}", variant=order_number)
             )
-        filler = _random(seed, "padding", one.unit)
+        filler = chance_of(seed, "padding", one.unit)
         found.append(Case("padding", one, padded(one.answer, language, filler)))
         if one.question.exemplars is not None:
             found.append(Case("swapped", one, one.answer))
@@ -198,10 +199,10 @@ def build_cases(
     return cases
 
 
-def _texts(kind: Any, language: Language, seed: int) -> list[tuple[int, str]]:
+def shipped_texts(kind: Any, language: Language, seed: int) -> list[tuple[int, str]]:
     """The shipped texts with their numbers, in an order of the seed's."""
     texts = list(enumerate(load_audit_texts(kind, language)))
-    _random(seed, kind).shuffle(texts)
+    chance_of(seed, kind).shuffle(texts)
     return texts
 
 
@@ -336,10 +337,29 @@ async def ask_cases(
 # From verdicts to the audit. -----------------------------------------------------------------
 
 
-class _Pairs:
+class Scored(Protocol):
+    """A judged text with its value, or None where there is none."""
+
+    @property
+    def unit_id(self) -> str:
+        """What the text is of."""
+
+    @property
+    def persona(self) -> str:
+        """Whose it is: texts of one persona are more alike than those of two."""
+
+    @property
+    def value(self) -> float | None:
+        """The score."""
+
+
+Row = TypeVar("Row", bound=Scored)
+
+
+class Pairs(Generic[Row]):
     """What one judge gave to base texts and, unit by unit, to the texts of a group."""
 
-    def __init__(self, base: Mapping[str, AuditRow], group: Sequence[AuditRow]) -> None:
+    def __init__(self, base: Mapping[str, Row], group: Sequence[Row]) -> None:
         self.asked = len(group)
         both = [
             (base[row.unit_id], row)
@@ -355,16 +375,18 @@ class _Pairs:
 
     @property
     def shifts(self) -> list[float]:
+        """By how much each text of the group lies above its own."""
         return [value - base for base, value in zip(self.base, self.values, strict=True)]
 
     @property
     def shift(self) -> float | None:
+        """Their mean."""
         return fmean(self.shifts) if self.rows else None
 
     def auc(self, seed: int) -> Interval:
         """The wider one of the intervals over characters and over answers."""
 
-        def over(label: Callable[[AuditRow], str]) -> Interval:
+        def over(label: Callable[[Row], str]) -> Interval:
             labels = [label(row) for row in self.rows]
             return auc(
                 self.base, self.values, own_clusters=labels, other_clusters=labels, seed=seed
@@ -415,13 +437,13 @@ def judge_audit(
         by_group[row.group].append(row)
     generic = {row.unit_id: row for row in by_group["generic"]}
     lift = is_lift(judge)
-    words = _Words(language)
+    words = Words(language)
     found: list[AuditGroup] = []
     reasons: list[str] = []
     shifts: dict[str, float | None] = {}
     for name in (*WORSE, *ORDERS, *STEADY):
-        pairs = _Pairs(own, by_group[name])
-        moved = _Pairs(generic, by_group[name]) if name == "order_on_generic" else pairs
+        pairs = Pairs(own, by_group[name])
+        moved = Pairs(generic, by_group[name]) if name == "order_on_generic" else pairs
         shifts[name] = moved.shift
         interval = pairs.auc(seed)
         reason = None
@@ -456,7 +478,7 @@ def judge_audit(
         reasons=tuple(reasons),
         groups=tuple(found),
         order_shift=shifts["order"],
-        length_slope=_length_slope(own, _Pairs(own, by_group["padding"])),
+        length_slope=_length_slope(own, Pairs(own, by_group["padding"])),
         repeat_variance=_repeat_variance(own, by_group[REPEAT]),
         swap_shift=shifts["swapped"],
         missing=unscored / len(mine) if mine else 0.0,
@@ -466,7 +488,13 @@ def judge_audit(
 
 
 def _reason(
-    words: _Words, name: str, pairs: _Pairs, interval: Interval, moved: _Pairs, *, tried: bool
+    words: Words,
+    name: str,
+    pairs: Pairs[AuditRow],
+    interval: Interval,
+    moved: Pairs[AuditRow],
+    *,
+    tried: bool,
 ) -> str | None:
     """Why a group that decides was not passed; None if it was."""
     group = words(f"group.{name}")
@@ -479,11 +507,11 @@ def _reason(
         )
     if name in ORDERS:
         assert moved.shift is not None
-        if moved.shift >= ORDER_SHIFT - _ROUNDING:
+        if moved.shift >= ORDER_SHIFT - ROUNDING:
             return words(f"reason.{name}", shift=moved.shift, most=ORDER_SHIFT)
         return None
     assert interval.low is not None
-    if interval.low < AUC_LOW - _ROUNDING:
+    if interval.low < AUC_LOW - ROUNDING:
         return words(
             "reason.auc",
             group=group,
@@ -496,10 +524,10 @@ def _reason(
 
 
 def _note(
-    words: _Words,
+    words: Words,
     name: str,
-    pairs: _Pairs,
-    moved: _Pairs,
+    pairs: Pairs[AuditRow],
+    moved: Pairs[AuditRow],
     own: Mapping[str, AuditRow],
     *,
     lift: bool,
@@ -531,7 +559,7 @@ def _note(
     return "; ".join(notes)
 
 
-def _length_slope(own: Mapping[str, AuditRow], padding: _Pairs) -> float | None:
+def _length_slope(own: Mapping[str, AuditRow], padding: Pairs[AuditRow]) -> float | None:
     """Points per doubling of the length, each answer compared with itself alone.
 
     Least squares within answers: a slope over all texts would also see that longer answers may be
@@ -555,13 +583,14 @@ def _repeat_variance(own: Mapping[str, AuditRow], repeats: Sequence[AuditRow]) -
     return fmean(spreads) if spreads else None
 
 
-class _Words:
+class Words:
     """The plain words of a language (`data/audit/words.LANGUAGE.toml`)."""
 
     def __init__(self, language: Language) -> None:
         self._tables = load_words(language)
 
     def __call__(self, key: str, /, **values: object) -> str:
+        """The text under `table.name` with its values filled in."""
         table, _, name = key.partition(".")
         return self._tables[table][name].format(**values)
 
