@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from personae.cli import main
 from personae.errors import InputError, UsageError
@@ -13,6 +14,7 @@ from personae.models import Registry, ScriptedModel
 from personae.scene_stage import compare, read_stuff, write
 from personae.session import JOURNAL, read_manifest
 from personae.world.scene_file import read_scenes
+from tests.conftest import ROOT
 from tests.scripts.scenes import reply as sensible
 from tests.scripts.scenes import verdict
 
@@ -257,6 +259,34 @@ def test_writers_are_compared_in_one_table_and_one_document(tmp_path: Path, caps
     shown = capsys.readouterr().out
     assert "Extracted scenes" in shown
     assert "Generated scenes" in shown
+
+
+def test_what_a_run_leaves_meets_the_published_schemas(tmp_path: Path, capsys):
+    script = tmp_path / "moody.py"
+    script.write_text(
+        f"import runpy\nown = runpy.run_path({SCENES.removeprefix('scripted:')!r})\n"
+        "def reply(call):\n"
+        "    low = call['role'] == 'reviewer' and 'matter 1,' in str(call['messages'])\n"
+        "    return own['verdict'](call, 2, False, 'More.') if low else own['reply'](call)\n"
+    )
+    book = a_book(tmp_path / "Wells.txt", chapters=4)
+    shared = ("scene", "write", "--book", book, "--chunk-tokens", 600, "--n", 3, "--max-rounds", 1)
+    for name, *more in (("s",), ("c", "--compare", "--reviewer", SCENES)):
+        out = tmp_path / f"{name}.jsonl"
+        assert run_of(*shared, "--writer", f"scripted:{script}", "--out", out, *more) == 0
+    written, compared = tmp_path / "s.jsonl.run", tmp_path / "c.jsonl.run"
+    for name, values in (
+        ("scenes", lines(tmp_path / "s.jsonl") + lines(tmp_path / "c.jsonl")),
+        ("scene_attempts", lines(written / "reviews.jsonl") + lines(written / "rejected.jsonl")),
+        ("scene_attempts", lines(compared / "rejected.jsonl")),
+        ("scene_scores", lines(compared / "comparison.jsonl")),
+        ("scene_comparison", [json.loads((compared / "comparison.json").read_text("utf-8"))]),
+        ("manifest", [read_manifest(run).to_dict() for run in (written, compared)]),
+    ):
+        assert values
+        schema = json.loads((ROOT / "docs" / "formats" / f"{name}.schema.json").read_text("utf-8"))
+        for value in values:
+            Draft202012Validator(schema).validate(value)
 
 
 @pytest.mark.parametrize(

@@ -29,10 +29,12 @@ from personae.records import (
     Question,
     Record,
     ResultRow,
+    Scene,
     Shortfall,
     Task,
 )
 from personae.reports.data import CallCounts, Cost, FailureCount, UsageLine
+from personae.world.writing import Attempt, ComparedScene, Comparison
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "formats"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"
@@ -378,6 +380,13 @@ def schemas() -> dict[str, Schema]:
         "questions": ("A line of an exported list of questions (.jsonl)", _questions()),
         "ratings": ("A line of people's ratings (.csv)", _ratings()),
         "prices": ("A price file", _prices()),
+        "scenes": ("A line of a scene file (SCENES.jsonl)", _of(Scene)),
+        "scene_attempts": (
+            "A line of reviews.jsonl or rejected.jsonl of `personae scene write`",
+            _of(Attempt),
+        ),
+        "scene_scores": ("A line of comparison.jsonl", _of(ComparedScene)),
+        "scene_comparison": ("comparison.json", _of(Comparison)),
         "bench_show": ("The document of `personae bench show --json`", _bench_show()),
         "report": ("The document of `personae report --json`", _report()),
         "agree": ("The document of `personae agree --json`", _open(_of(HumanAgreement))),
