@@ -40,6 +40,8 @@ from personae.world.scene_file import read_scenes, write_scenes
 SCENES = "scenes.jsonl"
 PLAYS = "plays.jsonl"
 VECTORS = "vectors.sqlite"
+TYPICAL_TEXT = 160
+"""Characters of a text in a reply, where a dry run invents one."""
 
 
 @dataclass(frozen=True)
@@ -185,7 +187,10 @@ async def play_in(run: Run, scenes: Sequence[Scene], plan: PlayPlan) -> tuple[Pl
 
 
 class Fullest:
-    """A dry run's model: every act is open and affects somebody, so that no play has more calls."""
+    """A dry run's model: every act is open and affects somebody, so that no play has more calls.
+
+    Its texts are as long as those of a play usually are, since they stand in later prompts.
+    """
 
     def __init__(self, model: Model) -> None:
         self._model = model
@@ -195,13 +200,19 @@ class Fullest:
         reply = await self._model.ask(call)
         if call.reply_schema is None or not isinstance(reply.value, dict):
             return reply
-        value = dict(reply.value)
         properties = call.reply_schema.body["properties"]
+        value = {
+            name: (given * TYPICAL_TEXT)[:TYPICAL_TEXT]
+            if isinstance(given, str) and "enum" not in properties[name]
+            else given
+            for name, given in reply.value.items()
+        }
         if "manner" in properties:
             value |= {"manner": "open", "to": []}
         if "affected" in properties:
             value["affected"] = properties["affected"]["enum"][0]
-        value |= {"changes": []} if "changes" in properties else {}
+        if "changes" in properties:
+            value["changes"] = []
         return reply.model_copy(update={"value": value})
 
 

@@ -92,6 +92,8 @@ def _carry_out(args: argparse.Namespace, by_name: dict[str, str]) -> int:
         ),
     )
     if done.plan is not None:
+        if not args.json:
+            print("At most; every act is counted as one that affects somebody.")  # noqa: T201
         return show_plan(args, done.plan)
     document = {"run": str(args.out), "plays": [_described(play) for play in done.plays]}
     return show_document(args, document, lambda console: _show(console, document))

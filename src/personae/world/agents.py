@@ -178,11 +178,11 @@ class Agent:
         elif self._body is None:
             self._body = (body, 0)
 
-    async def _recall(self, now: int, about: str = "") -> tuple[Memorised, ...]:
+    async def _recall(self, now: int) -> tuple[Memorised, ...]:
         if self.memory is None:
             return ()
         last = [line for _, line in self._recent[-RECENT_ENOUGH:]]
-        query = "\n".join(part for part in (*last, about) if part) or self.event or self.name
+        query = "\n".join(last) or self.event or self.name
         return await self.memory.recall(query, now=now, limit=MOST_RECALLED)
 
     # What it is asked --------------------------------------------------------------------------
@@ -257,7 +257,6 @@ class Agent:
             now,
             act_schema(view.names, speech=speech, whispers=speech and not whispered),
             lambda value: read_act(value, view),
-            about=influence,
             influence=influence,
             whispered=whispered,
             speech=speech,
@@ -306,13 +305,12 @@ class Agent:
         now: int,
         schema: ReplySchema,
         read: Callable[[Any], Value],
-        about: str = "",
         **values: object,
     ) -> Answered[Value]:
         if step in _BEGINS_A_TURN:
             self._turn_begins()
         self._look(view, now)
-        recalled = await self._recall(now, about)
+        recalled = await self._recall(now)
         call = Call(
             role="character",
             model=self.model_in(now),
@@ -329,7 +327,8 @@ class Agent:
     def _turn_begins(self) -> None:
         """Keep in the prompt what happened since its last turn began; remember what is older."""
         for event, line in self._recent[: self._since]:
-            kind = event.kind if event.actor == self.name else "observation"
+            own = event.kind if event.kind in ("speech", "reaction") else "action"
+            kind = own if event.actor == self.name else "observation"
             self._remember(line, event.round, kind, self._weight(event))
         del self._recent[: self._since]
         self._since = len(self._recent)

@@ -121,6 +121,8 @@ class Narrator:
     async def influence(self, model: Model, turn: Turn) -> Answered[Influence]:
         """How an act touches whom; who perceives it."""
         others = tuple(n for n in turn.hearers if n != turn.actor)
+        if not others and not self.inline:
+            return Answered(Influence())  # there is nobody to be affected, and nothing to ask
         named = () if turn.whispered else others
 
         def read(value: dict[str, Any]) -> Influence:
@@ -202,7 +204,13 @@ class Narrator:
             return self._checked(patch, turn)
 
         return await self._ask(
-            model, "update", turn, update_schema(turn.bounds), read, who=plain(who)
+            model,
+            "update",
+            turn,
+            update_schema(turn.bounds),
+            read,
+            meta={"whom": who},
+            who=plain(who),
         )
 
     async def environment(self, model: Model, turn: Turn) -> Answered[Patch]:
@@ -247,6 +255,7 @@ class Narrator:
         turn: Turn,
         schema: ReplySchema,
         read: Callable[[dict[str, Any]], Value],
+        meta: dict[str, str | int] | None = None,
         **values: object,
     ) -> Answered[Value]:
         call = Call(
@@ -260,6 +269,7 @@ class Narrator:
                 "character": turn.actor,
                 "round": turn.round,
                 "step": step,
+                **(meta or {}),
             },
         )
         return await ask_checked(model, call, self.language, read)

@@ -1,0 +1,266 @@
+"""Who perceives what: no prompt of a character holds what it neither perceived nor knows."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from personae.records import Call, Event, Secret
+from personae.world.observe import given_away, plain, told, view, witnesses
+from personae.world.state import first_state
+from tests.world.stage import answer, played, scene, scripted, text_of
+
+FACT = "The innkeeper poisoned the red wine"
+WHISPER = "Meet me at the old well at midnight"
+SECRET = Secret(fact=FACT, known_by=("Ann",))
+
+both_protocols = pytest.mark.parametrize("protocol", ["personae", "paper"])
+
+
+def prompts_of(model: Any, name: str) -> list[str]:
+    """All prompts that a character was sent, re-asked ones included."""
+    return [
+        text_of(c) for c in model.calls if c.role == "character" and c.meta["character"] == name
+    ]
+
+
+def blabbing(call: Call) -> dict[str, Any]:
+    """A narrator who tells everybody everything wherever there is room for it."""
+    prompt = text_of(call)
+    everything = f"Everyone hears: {FACT}! And: {WHISPER}!" if WHISPER in prompt else f"{FACT}!"
+    value = answer(call)
+    for key in ("influence", "result", "position", "state", "surroundings"):
+        if key in value:
+            value[key] = everything
+    if "environment" in value:
+        value["environment"] = {"time": "", "location": everything, "description": everything}
+    if "changes" in value:
+        item = call.reply_schema.body["properties"]["changes"]["items"]  # type: ignore[union-attr]
+        value["changes"] = [
+            {
+                key: name if key == "who" else everything
+                for key in item["properties"]
+                if key != "place"
+            }
+            for name in item["properties"]["who"]["enum"]
+        ]
+    if "affected" in value:
+        value["affected"] = call.reply_schema.body["properties"]["affected"]["enum"][0]  # type: ignore[union-attr]
+    return value
+
+
+def whispering(call: Call) -> Any:
+    """Ann whispers to Bob; the narrator blabs."""
+    if call.role == "narrator":
+        return blabbing(call)
+    who, step = call.meta["character"], call.meta["step"]
+    if who == "Ann" and step in ("act", "dialogue") and call.meta["round"] == 1:
+        return answer(call, speech=WHISPER, manner="whisper", to=["Bob"])
+    return answer(call)
+
+
+@both_protocols
+async def test_no_prompt_of_a_character_ever_holds_what_it_neither_perceived_nor_knows(protocol):
+    play, model = await played(scene(3, secrets=(SECRET,)), whispering, rounds=3, protocol=protocol)
+    assert any(WHISPER in prompt for prompt in prompts_of(model, "Bob"))
+    assert all(FACT in prompt for prompt in prompts_of(model, "Ann"))
+    for prompt in prompts_of(model, "Bob"):
+        assert FACT not in prompt
+    for prompt in prompts_of(model, "Cid"):
+        assert FACT not in prompt
+        assert WHISPER not in prompt
+    for name in ("Bob", "Cid"):
+        for event in play.seen_by(name):
+            assert FACT not in event.text
+    assert [e.text for e in play.events if e.kind == "failure"], "the narrator was refused"
+
+
+@both_protocols
+async def test_a_narrator_that_blabs_once_is_asked_again_and_its_second_answer_taken(protocol):
+    def once(call: Call) -> Any:
+        if call.role == "narrator" and len(call.messages) == 2:
+            return blabbing(call)
+        return answer(call)
+
+    play, model = await played(scene(3, secrets=(SECRET,)), once, rounds=1, protocol=protocol)
+    again = [c for c in model.calls if len(c.messages) > 2]
+    assert again
+    assert all("gives away" in c.messages[-1].content for c in again)
+    assert not [e for e in play.events if e.kind == "failure"]
+
+
+async def test_a_whisper_is_perceived_by_its_parties_alone_whatever_the_narrator_says():
+    def touched(call: Call) -> dict[str, Any]:
+        return {"affected": "Bob"} if call.meta["character"] == "Ann" else {}
+
+    def act(call: Call) -> dict[str, Any] | None:
+        if call.meta["character"] != "Ann":
+            return None
+        return {"speech": WHISPER, "manner": "whisper", "to": ["Bob"]}
+
+    play, model = await played(
+        scene(3),
+        scripted(act=act, influence=lambda c: {**touched(c), "influence": "a breath at the ear"}),
+        rounds=1,
+    )
+    turn = [e for e in play.events if e.round == 1 and e.turn == 0]
+    assert [e.kind for e in turn] == [
+        "action", "speech", "influence", "reaction", "speech", "result",
+    ]  # fmt: skip
+    assert all("Cid" not in e.perceived_by for e in turn)
+    assert {e.manner for e in turn if e.kind != "influence"} == {"whisper"}
+    asked = next(c for c in model.calls if c.meta["step"] == "influence")
+    assert asked.reply_schema is not None
+    assert asked.reply_schema.body["properties"]["affected"]["enum"] == ["Bob", "Ann"]
+    assert "perceived_by" not in asked.reply_schema.body["properties"]
+    result = next(c for c in model.calls if c.meta["step"] == "result")
+    assert result.reply_schema is not None
+    assert "environment" not in result.reply_schema.body["properties"]
+    change = result.reply_schema.body["properties"]["changes"]["items"]["properties"]
+    assert set(change) == {"who", "state"}
+    assert change["who"]["enum"] == ["Ann", "Bob"]
+
+
+async def test_a_whispered_reaction_to_an_open_act_is_heard_by_its_parties_alone():
+    def react(call: Call) -> dict[str, Any]:
+        return {"speech": WHISPER, "manner": "whisper", "to": ["Cid"]}
+
+    def influence(call: Call) -> dict[str, Any]:
+        if call.meta["character"] != "Ann":
+            return {}
+        return {"affected": "Bob", "influence": "a look"}
+
+    play, model = await played(scene(3), scripted(reaction=react, influence=influence), rounds=2)
+    reaction = [e for e in play.events if e.manner == "whisper"]
+    assert {e.perceived_by for e in reaction} == {("Bob", "Cid")}
+    assert all(WHISPER not in prompt for prompt in prompts_of(model, "Ann"))
+    assert any(WHISPER in prompt for prompt in prompts_of(model, "Cid"))
+
+
+@both_protocols
+async def test_what_happens_elsewhere_is_in_nobodys_prompt_here(protocol):
+    apart = scene(4, places={"Ann": "cellar", "Bob": "attic", "Cid": "cellar", "Dee": "attic"})
+    places = {c.name: c.place for c in apart.characters}
+    stay = scripted(update=lambda c: {"place": places[str(c.meta["whom"])]})
+    _, model = await played(apart, stay, rounds=3, protocol=protocol)
+    for name, elsewhere in (("Ann", ("Bob", "Dee")), ("Bob", ("Ann", "Cid"))):
+        for prompt in prompts_of(model, name):
+            assert not [other for other in elsewhere if other in prompt]
+
+
+async def test_state_goal_plan_and_beliefs_of_one_are_in_no_prompt_of_another():
+    base = scene(2)
+    ann, bob = base.characters
+    told_apart = base.model_copy(
+        update={
+            "characters": (
+                ann.model_copy(update={"goal": "GOAL of Ann", "state": "STATE of Ann"}),
+                bob,
+            ),
+            "plot": "PLOT of the source",
+        }
+    )
+    _, model = await played(told_apart, rounds=3)
+    for prompt in prompts_of(model, "Bob"):
+        for hidden in ("GOAL", "STATE", "PLOT", "plan of Ann", "belief of Ann", "desire of Ann"):
+            assert hidden not in prompt
+    assert all("GOAL of Ann" in prompt for prompt in prompts_of(model, "Ann"))
+    last = prompts_of(model, "Ann")[-1]
+    assert "plan of Ann act 2" in last
+    assert "belief of Ann belief 2" in last
+
+
+async def test_only_those_whom_the_narrator_names_and_the_addressed_perceive_an_act():
+    def act(call: Call) -> dict[str, Any] | None:
+        return {"to": ["Dee"]} if call.meta["character"] == "Ann" else None
+
+    play, _ = await played(
+        scene(4), scripted(act=act, influence=lambda _: {"perceived_by": ["Bob"]}), rounds=1
+    )
+    assert next(e for e in play.events if e.kind == "action").perceived_by == ("Ann", "Bob", "Dee")
+
+
+async def test_a_secret_that_was_spoken_aloud_may_be_told_to_those_who_heard_it():
+    def act(call: Call) -> dict[str, Any] | None:
+        return {"speech": f"I tell you: {FACT}."} if call.meta["character"] == "Ann" else None
+
+    def influence(call: Call) -> dict[str, Any]:
+        if call.meta["character"] != "Bob":
+            return {"perceived_by": ["Bob"] if call.meta["character"] == "Ann" else []}
+        return {"affected": "Ann", "influence": "A shudder", "perceived_by": ["Ann"]}
+
+    play, _ = await played(
+        scene(3, secrets=(SECRET,)),
+        scripted(
+            act=act,
+            influence=influence,
+            result=lambda _: {"result": f"So it is out. {FACT}", "perceived_by": []},
+        ),
+        rounds=1,
+    )
+    (result,) = [e for e in play.events if e.kind == "result"]
+    assert result.perceived_by == ("Ann", "Bob")
+
+
+def test_a_view_holds_the_visible_of_those_at_the_place_and_nothing_else():
+    apart = scene(3, places={"Ann": "cellar", "Bob": "attic", "Cid": "cellar"})
+    seen = view(apart, first_state(apart), "Ann")
+    assert [(o.name, o.position) for o in seen.others] == [("Cid", "Cid sits")]
+    assert seen.state == "Ann is well"
+    assert seen.place == "cellar"
+    assert view(scene(2), first_state(scene(2)), "Ann").place is None
+
+
+def test_witnesses_are_those_named_out_of_those_who_can():
+    assert witnesses(("Ann", "Bob"), named=["Bob", "Zoe"], sure=["Ann"]) == ("Ann", "Bob")
+    assert witnesses(("Ann", "Bob"), named=["Zoe"]) == ()
+
+
+def event(text: str, by: tuple[str, ...], manner: Any = "open") -> Event:
+    return Event(
+        round=1, turn=0, kind="speech", actor=by[0], text=text, perceived_by=by, manner=manner
+    )
+
+
+@pytest.mark.parametrize(
+    ("fact", "text"),
+    [
+        (FACT, f"They say: “{FACT.upper()}!”"),
+        (FACT, FACT.replace(" ", "\n")),
+        ("紫霞藏了月光宝盒", "众人得知：紫霞，藏了“月光宝盒”。"),
+    ],
+)
+def test_punctuation_case_and_line_breaks_hide_no_secret(fact: str, text: str):
+    secrets = (Secret(fact=fact, known_by=("Ann",)),)
+    assert given_away(text, ("Bob",), secrets, ()) is not None
+    assert given_away(text, ("Ann",), secrets, ()) is None
+    assert given_away(text, ("Bob",), secrets, (event(text, ("Ann", "Bob")),)) is None
+    assert given_away(text, ("Bob",), secrets, (event(text, ("Ann", "Cid")),)) is not None
+
+
+def test_a_whispered_word_that_anyone_might_say_is_no_secret():
+    assert given_away("Yes.", ("Cid",), (), (event("Yes", ("Ann", "Bob"), "whisper"),)) is None
+    heard = event(WHISPER, ("Ann", "Bob"), "whisper")
+    assert given_away(f"{WHISPER}?", ("Cid",), (), (heard,)) is not None
+    assert given_away(f"{WHISPER}?", ("Bob",), (), (heard,)) is None
+
+
+def test_a_name_stands_in_a_sentence_on_one_line_and_without_tags():
+    assert plain("Ann\n</you>  <system>") == "Ann ‹/you› ‹system›"
+
+
+@pytest.mark.parametrize(
+    ("language", "manner", "wanted"),
+    [
+        ("en", "open", 'Ann says to Bob: "Come."'),
+        ("en", "whisper", 'Ann whispers to Bob: "Come."'),
+        ("zh", "open", "Ann对Bob说：“Come.”"),
+        ("zh", "whisper", "Ann对Bob低声说：“Come.”"),
+    ],
+)
+def test_speech_is_told_in_one_line_of_the_language(language, manner, wanted):
+    said = Event(
+        round=1, turn=0, kind="speech", actor="Ann", to=("Bob",), text="Come.", manner=manner
+    )
+    assert told(said, language) == wanted
