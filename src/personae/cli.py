@@ -12,7 +12,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -457,7 +457,7 @@ def _add_audit(commands: Any) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="a run, its results.jsonl, or answer files of Neeko",
+        help="a run, its results.jsonl, or answer files of Neeko; or play runs",
     )
     made.add_argument("--limit", type=int, default=40, metavar="N", help="own answers (default 40)")
     made.add_argument("--lang", choices=["en", "zh"], help="default: that of the answers")
@@ -468,10 +468,12 @@ def _add_audit(commands: Any) -> None:
 def _audit(args: argparse.Namespace) -> int:
     from personae.audit_stage import audit_judges
     from personae.reports.audits import print_audits
+    from personae.trajectory_audit_stage import are_plays, audit_trajectories
 
+    audit: Callable[..., Any] = audit_trajectories if are_plays(args.answers) else audit_judges
     done = carry_out(
         args,
-        lambda options: audit_judges(
+        lambda options: audit(
             args.answers,
             args.judge,
             args.out,

@@ -112,7 +112,7 @@ async def rate(
         raise UsageError(f"{judge} measures single answers; a trajectory needs a judge of words")
     plays = finished_plays(run)
     language = language_of(plays, run / PLAYS)
-    protocol = protocol or _protocol_of(plays, run)
+    protocol = protocol or protocol_of(plays, run)
     kind: Kind = "narrator" if narrator else "characters"
     judges = sorted(judges)
     sampling = seeded(RATING_SAMPLING, seed)
@@ -174,10 +174,15 @@ async def _rate_in(
     return rows
 
 
-def _protocol_of(plays: Sequence[Play], run: Path) -> Protocol:
+def protocol_of(plays: Sequence[Play], run: Path) -> Protocol:
+    """The one protocol of the plays.
+
+    Raises:
+        UsageError: they have two.
+    """
     protocols = {play.protocol for play in plays}
     if len(protocols) > 1:
-        raise UsageError(f"{run} holds plays of both protocols; name one with --protocol")
+        raise UsageError(f"{run} holds plays of both protocols; choose with --protocol")
     return protocols.pop()
 
 
