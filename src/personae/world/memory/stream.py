@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from array import array
 from typing import TYPE_CHECKING, Literal
 
 import numpy as np
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 MemoryKind = Literal["observation", "action", "speech", "reaction", "belief", "seed"]
 Scores = NDArray[np.float64]
+Ids = NDArray[np.intp]
 
 MAX_TEXT = 4_000
 """Characters of one memory; a longer one ends there in "…", which the trace shows."""
@@ -45,19 +46,19 @@ class Memory(Record):
 
 
 class Weights(Record):
-    """How much each component counts (`docs/memory.md` says why these).
+    """How much each component counts; the defaults are measured (`docs/memory.md`).
 
     Attributes:
         relevance, recency, importance: the alphas of Park et al. 2023, section 4.1.
         decay: what is left of recency after one step of the game.
-        lexical: of relevance, the share of shared words; the rest is the embedder's.
+        lexical: of relevance, the share of shared words where there is an embedder too.
     """
 
     relevance: float = Field(default=3.0, ge=0)
     recency: float = Field(default=0.5, ge=0)
     importance: float = Field(default=0.5, ge=0)
     decay: float = Field(default=0.995, gt=0, le=1)
-    lexical: float = Field(default=0.5, ge=0, le=1)
+    lexical: float = Field(default=0.2, ge=0, le=1)
 
 
 DEFAULT_WEIGHTS = Weights()
@@ -83,10 +84,12 @@ class MemoryStream:
         self._embedder = embedder
         self._weights = weights
         self._memories: list[Memory] = []
+        self._steps = array("q")
+        self._importance = array("d")
         self._lexical = LexicalIndex(language)
         self._dense: DenseIndex | None = None
         self._lock = asyncio.Lock()
-        self._past: tuple[tuple[int, ...], LexicalIndex] | None = None
+        self._past: tuple[Ids, LexicalIndex] | None = None
 
     def __len__(self) -> int:
         return len(self._memories)
@@ -124,6 +127,8 @@ class MemoryStream:
             }
         )
         self._memories.append(memory)
+        self._steps.append(memory.step)
+        self._importance.append(memory.importance)
         return memory
 
     async def recall(
@@ -152,31 +157,33 @@ class MemoryStream:
             raise UsageError(f"limit is {limit}; it counts from 0")
         last = now if exclude_after is None else min(now, exclude_after)
         # Memories that are added while an embedder is awaited are not part of this recall.
-        known = [m for m in self._memories if m.step <= last]
-        if not known or not limit:
+        steps, weighed = np.array(self._steps), np.array(self._importance)
+        known = np.flatnonzero(steps <= last)
+        if not len(known) or not limit:
             return ()
         w = self._weights
         relevance = _normalised(await self._relevance(query, known))
-        recency = _normalised(np.array([w.decay ** (now - m.step) for m in known]))
-        importance = _normalised(np.array([m.importance for m in known]))
+        recency = _normalised(w.decay ** (now - steps[known]))
+        importance = _normalised(weighed[known])
         scores = np.round(
             w.relevance * relevance + w.recency * recency + w.importance * importance, _DIGITS
         )
         best = np.argsort(-scores, kind="stable")[:limit]
         return tuple(
             Memorised(
-                text=known[i].text,
-                round=known[i].step,
-                kind=known[i].kind,
+                text=memory.text,
+                round=memory.step,
+                kind=memory.kind,
                 score=float(scores[i]),
                 relevance=float(relevance[i]),
                 recency=float(recency[i]),
                 importance=float(importance[i]),
             )
             for i in best
+            for memory in [self._memories[known[i]]]
         )
 
-    async def _relevance(self, query: str, known: Sequence[Memory]) -> Scores:
+    async def _relevance(self, query: str, known: Ids) -> Scores:
         """Shared words and closeness of meaning, each min-max-normalised, and joined.
 
         A convex combination beats ranks and needs one parameter (Bruch, Gai and Ingber 2023).
@@ -189,17 +196,17 @@ class MemoryStream:
         share = self._weights.lexical
         return share * _normalised(words) + (1 - share) * _normalised(meaning)
 
-    def _shared_words(self, query: str, known: Sequence[Memory]) -> Scores:
+    def _shared_words(self, query: str, known: Ids) -> Scores:
         """BM25 over the known memories alone: its word counts must not know of later ones."""
         if len(known) == len(self._memories):
             self._lexical.extend(m.text for m in self._memories[len(self._lexical) :])
             return self._lexical.scores(query)
-        ids = tuple(m.id for m in known)
-        if self._past is None or self._past[0] != ids:
-            self._past = (ids, LexicalIndex(self._language, (m.text for m in known)))
+        if self._past is None or not np.array_equal(self._past[0], known):
+            texts = (self._memories[i].text for i in known)
+            self._past = (known, LexicalIndex(self._language, texts))
         return self._past[1].scores(query)
 
-    async def _closeness(self, embedder: Embedder, query: str, known: Sequence[Memory]) -> Scores:
+    async def _closeness(self, embedder: Embedder, query: str, known: Ids) -> Scores:
         """The cosine of each known memory with the query."""
         from personae.world.memory.dense import DenseIndex
 
@@ -210,7 +217,7 @@ class MemoryStream:
             if self._dense is None:
                 self._dense = DenseIndex(len(vectors[-1]))
             self._dense.extend(vectors[:-1])
-        return self._dense.cosines(vectors[-1])[[m.id for m in known]]
+        return self._dense.cosines(vectors[-1])[known]
 
 
 def _whole(text: str) -> str:
