@@ -33,7 +33,7 @@ TAVERN = {
 }  # fmt: skip
 
 texts = st.sampled_from(["", "a", "b, c", "/x/i", "中文", "{{char}}", "@@depth 1\nx", "personae"])
-values = st.sampled_from(
+values: st.SearchStrategy[Any] = st.sampled_from(
     [None, True, False, 0, 1, 2.5, -3, "", "7", [], [1, None], {}, {"a": {"b": []}}]
 )
 unknown = st.dictionaries(texts.map(lambda name: f"x_{name}"), values, max_size=2)

@@ -549,27 +549,21 @@ _WHY = {
     "overruled": "another decorator overrules it",
     "orphan": "a fallback that follows no decorator; it has no effect",
 }
-# A pattern that repeats a repetition shows its temper on one long run of a letter it repeats.
-_PROBES = (
-    "a" * 60 + "!",
-    "x" * 60 + "!",
-    "1" * 60 + "!",
-    " " * 60 + "!",
-    "中" * 60 + "!",
-    "ab" * 40,
-)
+# A pattern that repeats a repetition shows its temper on a long run of what it repeats.
+_PROBES = tuple(part * 3000 + "!" for part in ("a", "x", "1", " ", "中", "ab"))
 
 
-def examine(book: Lorebook, place: str = "character_book") -> list[Finding]:
+def examine(
+    book: Lorebook, place: str = "character_book", *, seconds: float = PROBE_SECONDS
+) -> list[Finding]:
     """What the author of a lorebook should know, entry by entry.
-
-    Patterns are tried on texts that catastrophic ones get lost in, for `PROBE_SECONDS` in all.
 
     Args:
         place: of the book, put in front of each finding's place.
+        seconds: for how long patterns are tried on texts that catastrophic ones get lost in.
     """
     found: list[Finding] = []
-    allowance = Allowance(left=PROBE_SECONDS)
+    allowance = Allowance(left=seconds)
     for n, entry in enumerate(book.entries):
         found += _examined(_Rule.of(n, entry, book, (), str), f"{place}.entries[{n}]", allowance)
     if allowance.left <= 0:
@@ -577,7 +571,7 @@ def examine(book: Lorebook, place: str = "character_book") -> list[Finding]:
             Finding(
                 level="hint",
                 place=f"{place}.entries",
-                message=f"the patterns took more than {PROBE_SECONDS:g} s; the rest was not tried",
+                message=f"the patterns took more than {seconds:g} s; the rest was not tried",
             )
         )
     return found
@@ -592,10 +586,10 @@ def _examined(rule: _Rule, where: str, allowance: Allowance) -> Iterator[Finding
     for ignored in asked.ignored:
         level: Level = "error" if ignored.why in ("value", "orphan", "repeated") else "hint"
         yield say("content", f"@@{ignored.name}: {_WHY[ignored.why]}", level)
-    probes = [Heard.of(probe) for probe in _PROBES]
-    for key in (*rule.keys, *rule.secondary, *rule.additional, *rule.exclude):
-        if key.pattern is not None and allowance.left > 0:
-            key.within(probes, allowance)
+    for probe in (Heard.of(text) for text in _PROBES):  # each by itself: a match ends the search
+        for key in (*rule.keys, *rule.secondary, *rule.additional, *rule.exclude):
+            if key.pattern is not None and allowance.left > 0:
+                key.within([probe], allowance)
     for trouble in {t.key: t for t in rule.troubles(allowance)}.values():
         yield say("keys", _told(trouble), "hint" if trouble.what == "timeout" else "error")
     fires = asked.activate or (entry.constant and rule.syntax != "pattern")
