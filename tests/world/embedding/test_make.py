@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib.util
 from pathlib import Path
 
 import numpy as np
@@ -38,12 +39,23 @@ def test_a_replay_needs_the_store_of_the_run() -> None:
         make_embedder("minilm", replay=True)
 
 
-def test_a_missing_library_is_named_with_its_mend(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("importlib.util.find_spec", lambda _name: None)
-    with pytest.raises(UsageError, match=r"openvino, safetensors.*pip install 'personae\[memory"):
-        make_embedder("minilm")
-    with pytest.raises(UsageError, match="pip install sentence-transformers"):
-        make_embedder("st:BAAI/bge-small-zh-v1.5")
+@pytest.mark.parametrize(
+    ("gone", "name", "says"),
+    [
+        ("faiss", "http://127.0.0.1:9/v1#m", r"faiss: pip install 'personae\[memory"),
+        ("tokenizers", "minilm", r"minilm needs tokenizers: pip install 'personae\[memory"),
+        ("sentence_transformers", "st:BAAI/bge-small-zh-v1.5", "pip install sentence-transformers"),
+    ],
+)
+def test_a_missing_library_is_named_with_its_mend(
+    monkeypatch: pytest.MonkeyPatch, gone: str, name: str, says: str
+) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda wanted: None if wanted == gone else real(wanted)
+    )
+    with pytest.raises(UsageError, match=says):
+        make_embedder(name)
 
 
 def test_vectors_are_brought_to_length_one() -> None:

@@ -8,6 +8,7 @@ language and with nothing to fetch.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -79,6 +80,8 @@ def make_embedder(
     if replay and store is None:
         raise UsageError(f"a replay with the embedder {name!r} needs the run's store of vectors")
     maker = _maker(name, timeout)
+    if importlib.util.find_spec("faiss") is None:  # the store of the vectors (memory.dense)
+        raise UsageError(f"the embedder {name!r} needs faiss: pip install 'personae[memory]'")
     if store is None:
         return maker()
     from personae.world.embedding.kept import KeptEmbedder

@@ -13,27 +13,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.errors import UsageError
 from personae.world.embedding import Vector
 
 _ALL = -2.0  # below every cosine
 
 
 class DenseIndex:
-    """Unit vectors numbered from 0 in the order of their coming.
-
-    Raises:
-        UsageError: faiss is not installed.
-    """
+    """Unit vectors numbered from 0 in the order of their coming."""
 
     def __init__(self, dimension: int) -> None:
-        try:
-            import faiss
-        except ImportError:
-            raise UsageError(
-                "memory by meaning needs faiss: pip install 'personae[memory]', or leave the "
-                "embedder out"
-            ) from None
+        import faiss
+
         self._index: Any = faiss.IndexFlatIP(dimension)
 
     def __len__(self) -> int:
