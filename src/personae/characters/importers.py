@@ -157,6 +157,7 @@ def _made(
     more: dict[str, object] | None = None,
 ) -> Character:
     return Character(
+        spec_version="3.0",
         name=name,
         description=description,
         tags=tags,
