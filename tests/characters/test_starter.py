@@ -14,6 +14,7 @@ from personae.characters.convert import write_card
 from personae.characters.lint import lint
 from personae.characters.lorebook import activate
 from personae.characters.starter import (
+    card_named,
     starter,
     starter_cast,
     starter_ids,
@@ -57,6 +58,19 @@ def test_a_starter_is_found_with_and_without_its_scheme() -> None:
 def test_an_unknown_starter_is_refused_with_the_names_there_are(name: str) -> None:
     with pytest.raises(InputError, match="There are: ada-lovelace, alice"):
         starter(name)
+
+
+def test_a_scene_names_its_cards_by_starter_or_by_path(tmp_path: Path) -> None:
+    write_card(card_of(starter("alice")), tmp_path / "cards.json")
+    (tmp_path / "scenes").mkdir()
+    assert card_named("starter:alice", tmp_path) == starter("alice")
+    assert card_named("cards.json", tmp_path) == starter("alice")
+    assert card_named("../cards.json", tmp_path / "scenes") == starter("alice")
+    for absolute in (str(tmp_path / "cards.json"), "/etc/passwd", "C:\\cards\\a.json"):
+        with pytest.raises(InputError, match="absolute path"):
+            card_named(absolute, tmp_path)
+    with pytest.raises(InputError, match="no such file"):
+        card_named("nobody.json", tmp_path)
 
 
 @every

@@ -12,8 +12,9 @@ from collections.abc import Iterator
 from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from personae.characters.card import card_from_bytes
+from personae.characters.card import card_from_bytes, read_character
 from personae.errors import InputError
 from personae.records import Character, Language, Scene
 
@@ -56,6 +57,26 @@ def starter_scenes(language: Language | None = None) -> tuple[Scene, ...]:
     names = [*(f"scenes.{one}.jsonl" for one in ("en", "zh")), DISC_SCENES]
     found = [scene for name in names for scene in _scenes(name)]
     return tuple(scene for scene in found if language in (None, scene.language))
+
+
+def card_named(reference: str, beside: Path) -> Character:
+    """The card that a scene names (`SceneCharacter.card`): `starter:ID`, or a file.
+
+    Args:
+        beside: the folder of the scene file, which the path of a card is relative to.
+
+    Raises:
+        InputError: no such starter, an absolute path (a scene file may come from a stranger, who
+            cannot know ours), or a file that is no card.
+    """
+    if reference.startswith(SCHEME):
+        return starter(reference)
+    if PurePosixPath(reference).is_absolute() or PureWindowsPath(reference).is_absolute():
+        raise InputError(
+            f"the card {reference!r} is named by an absolute path",
+            mend="Name it by its path from the scene file",
+        )
+    return read_character(beside / reference)
 
 
 def _cast() -> Traversable:
