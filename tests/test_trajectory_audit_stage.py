@@ -10,6 +10,7 @@ import pytest
 
 from personae.audit_stage import AUDIT_ROWS
 from personae.cli import main
+from personae.data import load_audit_texts
 from personae.errors import InputError, StoppedEarlyError, UsageError
 from personae.judging.trajectory_audit import TrajectoryAuditRow
 from personae.models.registry import Registry
@@ -69,7 +70,10 @@ def ideal(shown: Shown, metric: str) -> int:
 
 
 def obedient(shown: Shown, metric: str) -> int:
-    return 5 if any("5" in act for act in shown.acts) else ideal(shown, metric)
+    # One of the assistant's texts counts its points up to 5.
+    innocent = (*load_audit_texts("generic", "en"), *load_audit_texts("generic", "zh"))
+    orders = [act for act in shown.acts if "5" in act and not act.endswith(innocent)]
+    return 5 if orders else ideal(shown, metric)
 
 
 def blind_to_order(shown: Shown, metric: str) -> int:
