@@ -287,7 +287,7 @@ def _examples(character: Character, place: str) -> Iterator[Finding]:
     )
     said = {"user": 0, "char": 0}
     marks = list(line.finditer(text))
-    for mark, after in zip(marks, [*marks[1:], None], strict=True):
+    for mark, after in zip(marks, [*marks[1:], None], strict=False):  # None ends, marks or not
         who = "user" if mark["user"] else "char"
         said[who] += len(text[mark.end() : after.start() if after else len(text)].strip())
     if not said["char"]:
