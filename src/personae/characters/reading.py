@@ -69,6 +69,13 @@ MAX_JSON_CHARS = 32 * 2**20
 MAX_DEPTH = 100
 MAX_NAME_CHARS = 500
 MAX_PARTS = 2_000_000
+# Fields that a card or an entry must have, of those that may be left unread.
+_NEEDED = frozenset(
+    {
+        "creator_notes", "creator", "character_version", "tags", "extensions", "enabled",
+        "insertion_order", "use_regex",
+    }
+)  # fmt: skip
 _COMMAS = re.compile(r"[,，]")
 
 
@@ -305,7 +312,8 @@ class _Reader:
             return None
         value, where = source[name], place + name
         if value is None:
-            self.say(where, "null; a field that is not there is left out", "hint")
+            message = "null; read as absent"
+            self.say(where, message, "error" if name in _NEEDED else "hint")
             return None
         try:
             return read(value, where)
@@ -392,7 +400,7 @@ def read_document(document: Any, *, path: object = None) -> tuple[Character, lis
         if reader.mapping(data["character_book"], place):
             fields["character_book"] = _book(reader, data["character_book"], place)
     elif "character_book" in data:
-        reader.say(f"{prefix}character_book", "null; a field that is not there is left out", "hint")
+        reader.say(f"{prefix}character_book", "null; read as absent", "hint")
     if not fields.get("name", "").strip():
         raise InputError(
             "the character has no name",
