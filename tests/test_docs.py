@@ -172,8 +172,10 @@ def imports(path: Path) -> set[str]:
         ("models", {"records", "errors", "models", "journal"}),
         ("journal", {"records", "errors", "models", "journal"}),
         ("judging", {"records", "errors", "models", "journal", "judging", "prompts", "data"}),
+        ("characters", {"records", "errors", "prompts", "characters"}),
         ("interview",
-         {"records", "errors", "models", "journal", "judging", "prompts", "data", "interview"}),
+         {"records", "errors", "models", "journal", "judging", "prompts", "data", "characters",
+          "interview"}),
     ],
 )  # fmt: skip
 def test_arrows_between_rooms_point_one_way(room: str, below: set[str]) -> None:

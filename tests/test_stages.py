@@ -5,6 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from personae.characters.card import card_of
+from personae.characters.convert import write_card
+from personae.characters.starter import starter
 from personae.errors import InputError, StoppedEarlyError, UsageError
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.evaluate import limited
@@ -57,6 +60,21 @@ async def test_a_benchmark_has_exactly_n_distinct_questions_a_task_each_tied_to_
         assert q.environment in bench.environments[q.persona_id]
     assert bench.has_exemplars
     assert bench.shortfalls == ()
+
+
+async def test_a_folder_of_cards_becomes_a_benchmark_of_their_characters(tmp_path: Path):
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    for name in ("alice", "sun-wukong"):
+        write_card(card_of(starter(name)), cards / f"{name}.png")
+    done = await build(tmp_path / "bench.jsonl", GYM, personas=cards, questions=1)
+    assert [p.source for p in done.benchmark.personas] == ["alice.png", "sun-wukong.png"]
+    assert len(done.benchmark.questions) == 2 * 5
+    with Journal(tmp_path / "bench.jsonl.run" / JOURNAL, read_only=True) as journal:
+        asked = [call.to_json() for call, _ in journal.items()]
+    assert any("pinafore" in call for call in asked)
+    for told in starter("alice").ours.secrets:
+        assert not any(told.fact in call for call in asked)
 
 
 async def test_per_environment_asks_n_in_every_environment_chosen(tmp_path: Path):

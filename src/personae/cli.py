@@ -115,7 +115,10 @@ def _add_bench(commands: Any) -> None:
     made = command(parts, "build", _bench_build, "have an examiner write a benchmark")
     people = made.add_mutually_exclusive_group(required=True)
     people.add_argument(
-        "--personas", type=Path, metavar="FILE", help="one persona a line, or JSONL"
+        "--personas",
+        type=Path,
+        metavar="FILE",
+        help="one persona a line, JSONL, a character card, or a folder of cards",
     )
     people.add_argument("--generate", type=int, metavar="N", help="have N personas written")
     made.add_argument("--examiner", required=True, metavar="MODEL", help="writes the questions")
@@ -435,13 +438,16 @@ def _add_agree(commands: Any) -> None:
 
 
 def _agree(args: argparse.Namespace) -> int:
-    from personae.judging.people import agree
+    from personae.judging.people import agree, agree_on_trajectories
     from personae.reports.gather import read_results
     from personae.reports.people import print_agreement
+    from personae.reports.ratings import read_rated
     from personae.session import RESULTS
 
-    read_manifest(args.run)
-    found = agree(read_results(args.run / RESULTS), args.human)
+    if read_manifest(args.run).kind == "play":
+        found = agree_on_trajectories(read_rated(args.run).rows, args.human)
+    else:
+        found = agree(read_results(args.run / RESULTS), args.human)
     return show_document(args, found.to_dict(), lambda console: print_agreement(found, console))
 
 

@@ -1,6 +1,7 @@
 """Personas out of a file or out of a model: each once, each with a stable id, or a clear error."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,6 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from personae.characters.card import card_of
+from personae.characters.convert import write_card
+from personae.characters.starter import starter, starter_ids
 from personae.errors import BadRequestError, InputError
 from personae.interview.build import EXAMINER_SAMPLING
 from personae.interview.personas import (
@@ -21,7 +25,7 @@ from personae.interview.personas import (
 from personae.journal.client import Client
 from personae.journal.store import Journal
 from personae.models.scripted import ScriptedModel
-from personae.records import Call, Message
+from personae.records import Call, Character, Message
 
 
 def text_file(tmp_path: Path, content: str, name: str = "people.txt") -> Path:
@@ -115,6 +119,78 @@ def test_binary_noise_is_an_input_error(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(bytes(range(256)))
         with pytest.raises(InputError, match=name):
             read_personas(tmp_path / name)
+
+
+# Cards ------------------------------------------------------------------------------------------
+
+
+def card_file(path: Path, name: str, description: str, **more: Any) -> Path:
+    write_card(card_of(Character(name=name, description=description, **more)), path)
+    return path
+
+
+@pytest.mark.parametrize("ending", ["json", "png", "charx", "JSON"])
+def test_a_card_is_a_persona_whatever_file_it_comes_in(tmp_path: Path, ending: str) -> None:
+    path = card_file(tmp_path / "ann.tmp.json", "Ann Lee", "A pilot.").rename(tmp_path / "a.json")
+    target = tmp_path / f"ann.{ending}"
+    if ending == "JSON":
+        path.rename(target)
+    else:
+        card_file(target, "Ann Lee", "A pilot.")
+    (person,) = read_personas(target)
+    assert "Ann Lee" in person.description
+    assert "A pilot." in person.description
+    assert re.fullmatch(r"ann-lee-[0-9a-f]{6}", person.id)
+    assert person.source == target.name
+
+
+def test_a_folder_of_cards_gives_one_persona_each_in_the_order_of_their_names(
+    tmp_path: Path,
+) -> None:
+    card_file(tmp_path / "b.png", "Bo", "A cook.")
+    card_file(tmp_path / "a.json", "Ann", "A pilot.")
+    (tmp_path / "readme.txt").write_text("not a card", "utf-8")
+    people = read_personas(tmp_path)
+    assert [p.source for p in people] == ["a.json", "b.png"]
+    assert ["A pilot." in p.description for p in people] == [True, False]
+
+
+def test_what_only_people_or_the_character_may_read_is_no_part_of_a_persona(
+    tmp_path: Path,
+) -> None:
+    path = card_file(
+        tmp_path / "a.json", "Ann", "A pilot.", creator_notes="NOTES", first_mes="GREETING",
+        extensions={"personae": {"secrets": [{"fact": "SECRET", "known_by": ["Ann"]}]}},
+    )  # fmt: skip
+    (person,) = read_personas(path)
+    assert not [w for w in ("NOTES", "GREETING", "SECRET") if w in person.description]
+    assert "{{" not in person.description
+
+
+@pytest.mark.parametrize("name", starter_ids())
+def test_every_character_of_the_starter_cast_can_be_questioned(name: str, tmp_path: Path) -> None:
+    write_card(card_of(starter(name)), tmp_path / "card.json")
+    (person,) = read_personas(tmp_path / "card.json")
+    assert starter(name).name in person.description
+    assert "{{" not in person.description
+
+
+def test_a_card_that_stands_twice_or_is_too_long_is_refused_with_its_file(tmp_path: Path) -> None:
+    card_file(tmp_path / "a.json", "Ann", "A pilot.")
+    card_file(tmp_path / "b.json", "Ann", "A pilot.")
+    with pytest.raises(InputError, match=r"b\.json: the same persona as a\.json"):
+        read_personas(tmp_path)
+    long = card_file(tmp_path / "c.json", "Cy", "x" * (MAX_PERSONA_CHARS + 1))
+    with pytest.raises(InputError, match=r"a persona of 20,\d+ characters"):
+        read_personas(long)
+
+
+def test_a_json_file_that_is_no_card_and_a_folder_without_cards_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="this is no character card"):
+        read_personas(text_file(tmp_path, "{}", "a.json"))
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="holds no card"):
+        read_personas(tmp_path / "empty")
 
 
 # Written by a model -----------------------------------------------------------------------------

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
+from personae.characters.importers import is_card_file, read_characters
+from personae.characters.prompt import persona_line
 from personae.errors import InputError
 from personae.interview.similarity import Distinct, normalised
 from personae.prompts import render
@@ -31,55 +35,66 @@ def character(description: str, source: str = "") -> Persona:
 
 
 def read_personas(path: Path) -> tuple[Persona, ...]:
-    """Personas from a text file (one a line; empty lines and lines with # left out) or JSONL.
+    """Personas from a text file, JSONL, a character card, or a folder of cards.
 
-    A JSONL line is `{"description": text, "id": optional}` (`persona` is accepted for
-    `description`).
+    A text file has one a line (empty lines and lines with # left out). A JSONL line is
+    `{"description": text, "id": optional}` (`persona` is accepted for `description`). A card
+    (`.json`, `.png`, `.apng`, `.charx`) becomes one line, see `persona_line`.
 
     Raises:
-        InputError: no persona, one that stands twice, one too long, or not a text file.
+        InputError: no persona, one that stands twice, one too long, not a text file, not a card.
     """
-    found: list[tuple[int, Persona]] = []
+    found: list[tuple[str, Persona]]
     if path.suffix.lower() in (".jsonl", ".ndjson"):
-        for number, line in read_jsonl(path):
-            place = f"line {number}"
-            text = line.get("description", line.get("persona"))
-            if not isinstance(text, str) or not text.strip():
-                raise InputError(
-                    "no persona on this line",
-                    path=path,
-                    place=place,
-                    mend='Each line is {"description": "..."}',
-                )
-            made = character(text, path.name)
-            given = line.get("id")
-            if given is not None:
-                made = Persona.from_dict({**made.to_dict(), "id": given}, path=path, place=place)
-            found.append((number, made))
+        found = [(f"line {n}", made) for n, made in _of_jsonl(path)]
+    elif is_card_file(path) or os.path.isdir(path):  # noqa: PTH112  (Path.is_dir may raise)
+        found = [
+            (file.name, persona_line(one, source=file.name)) for file, one in read_characters(path)
+        ]
     else:
-        for number, text_line in enumerate(read_text(path).splitlines(), 1):
-            if text_line.strip() and not text_line.lstrip().startswith("#"):
-                found.append((number, character(text_line, path.name)))
+        found = [
+            (f"line {number}", character(line, path.name))
+            for number, line in enumerate(read_text(path).splitlines(), 1)
+            if line.strip() and not line.lstrip().startswith("#")
+        ]
     if not found:
         raise InputError("holds no persona", path=path, mend="Write one persona a line")
-    seen: dict[str, int] = {}
-    for number, person in found:
+    seen: dict[str, str] = {}
+    for place, person in found:
         if len(person.description) > MAX_PERSONA_CHARS:
             raise InputError(
                 f"a persona of {len(person.description):,} characters "
                 f"(at most {MAX_PERSONA_CHARS:,})",
                 path=path,
-                place=f"line {number}",
+                place=place,
             )
         if person.id in seen:
             raise InputError(
-                f"the same persona as line {seen[person.id]}",
+                f"the same persona as {seen[person.id]}",
                 path=path,
-                place=f"line {number}",
+                place=place,
                 mend="Leave one of them",
             )
-        seen[person.id] = number
+        seen[person.id] = place
     return tuple(person for _, person in found)
+
+
+def _of_jsonl(path: Path) -> Iterator[tuple[int, Persona]]:
+    for number, line in read_jsonl(path):
+        place = f"line {number}"
+        text = line.get("description", line.get("persona"))
+        if not isinstance(text, str) or not text.strip():
+            raise InputError(
+                "no persona on this line",
+                path=path,
+                place=place,
+                mend='Each line is {"description": "..."}',
+            )
+        made = character(text, path.name)
+        given = line.get("id")
+        if given is not None:
+            made = Persona.from_dict({**made.to_dict(), "id": given}, path=path, place=place)
+        yield number, made
 
 
 async def generate_personas(
