@@ -14,6 +14,7 @@ from personae.journal.flow import each
 from personae.models.registry import Registry
 from personae.records import (
     Call,
+    Character,
     Event,
     Language,
     Model,
@@ -25,6 +26,7 @@ from personae.records.files import read_jsonl
 from personae.records.trajectory import Protocol
 from personae.session import Options, Run, new_manifest, open_run, read_manifest
 from personae.stages import seeded, write_results
+from personae.world.cast import CardInPlay, find_cards, players, read_cards, write_cards
 from personae.world.embedding import Embedder, make_embedder
 from personae.world.engine import (
     DEFAULT_ROUNDS,
@@ -38,6 +40,7 @@ from personae.world.memory import MemoryStream
 from personae.world.scene_file import read_scenes, write_scenes
 
 SCENES = "scenes.jsonl"
+CARDS = "cards.jsonl"
 PLAYS = "plays.jsonl"
 VECTORS = "vectors.sqlite"
 TYPICAL_TEXT = 160
@@ -104,6 +107,7 @@ async def play_scenes(
     options = options or Options()
     source = scenes if isinstance(scenes, Path) else None
     found = _chosen(read_scenes(scenes) if isinstance(scenes, Path) else scenes, only, source)
+    cards = _cards(found, source, out)
     by_name = dict(by_name or {})
     _check(found, by_name, rounds)
     spoken = language or _language(found)
@@ -129,11 +133,13 @@ async def play_scenes(
             "embedder": embedder,
             "cwd": str(Path.cwd()),
         },
-        made_from=tuple(scene.hash for scene in found),
+        made_from=(*(scene.hash for scene in found), *(card.hash for card in cards)),
     )
     async with open_run(out, manifest, options, registry=registry) as run:
         if options.live:
             write_scenes(found, out / SCENES)
+            if cards:
+                write_cards(cards, out / CARDS)
         store = None if run.dry else out / VECTORS
         vectors = make_embedder(
             None if run.dry else embedder,
@@ -152,15 +158,21 @@ async def play_scenes(
             heard=heard,
         )
         try:
-            plays = await play_in(run, found, plan)
+            by_card = {card.card: card.character for card in cards}
+            plays = await play_in(run, found, plan, by_card)
         finally:
             if vectors is not None:
                 await vectors.close()
         return PlayedScenes(out, () if run.dry else plays, run.plan)
 
 
-async def play_in(run: Run, scenes: Sequence[Scene], plan: PlayPlan) -> tuple[Play, ...]:
+async def play_in(
+    run: Run, scenes: Sequence[Scene], plan: PlayPlan, cards: Mapping[str, Character]
+) -> tuple[Play, ...]:
     """Play in an open run, many scenes at once, and write its plays.jsonl.
+
+    Args:
+        cards: by the reference that a scene has.
 
     Raises:
         StoppedEarlyError: a cap or Ctrl-C; plays.jsonl holds what there is.
@@ -168,7 +180,8 @@ async def play_in(run: Run, scenes: Sequence[Scene], plan: PlayPlan) -> tuple[Pl
     model: Model = Fullest(run.client) if run.dry else run.client
 
     async def one(scene: Scene) -> Played:
-        return await play_scene(model, scene, plan)
+        brought = players(scene, cards, plan.language, run.manifest.seed)
+        return await play_scene(model, scene, plan, brought)
 
     done = await each(
         scenes, one, stage="play", window=run.options.window, watcher=run.options.watcher
@@ -214,6 +227,14 @@ class Fullest:
         if "changes" in properties:
             value["changes"] = []
         return reply.model_copy(update={"value": value})
+
+
+def _cards(scenes: Sequence[Scene], source: Path | None, out: Path) -> tuple[CardInPlay, ...]:
+    """The cards of the scenes; a run that goes on from its own copy has copies of those too."""
+    kept = out / CARDS
+    if source is not None and source.resolve() == (out / SCENES).resolve() and kept.is_file():
+        return read_cards(kept)
+    return find_cards(scenes, Path.cwd() if source is None else source.parent)
 
 
 def _named(source: Path | None, out: Path) -> str | None:

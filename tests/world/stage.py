@@ -9,7 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from personae.records import Call, Environment, Play, Scene, SceneCharacter, Secret
-from personae.world.engine import PAPER_SAMPLING, PERSONAE_SAMPLING, PlayPlan, play_scene
+from personae.world.engine import (
+    PAPER_SAMPLING,
+    PERSONAE_SAMPLING,
+    Player,
+    PlayPlan,
+    play_scene,
+)
 from personae.world.memory import MemoryStream
 
 _PATH = Path(__file__).parents[2] / "benchmarks" / "lockstep.py"
@@ -112,6 +118,7 @@ async def played(
     rounds: int = 2,
     protocol: str = "personae",
     memory: bool = True,
+    players: Mapping[str, Player] | None = None,
     **fields: Any,
 ) -> tuple[Play, Any]:
     """The play of a scene, and the model that played it."""
@@ -126,7 +133,7 @@ async def played(
         memory=(lambda: MemoryStream(played_scene.language)) if memory else None,
         **fields,
     )
-    done = await play_scene(model, played_scene, plan)
+    done = await play_scene(model, played_scene, plan, players)
     return done.play, model
 
 

@@ -6,7 +6,7 @@ through `perceive` alone, and its prompts are made of that, of its own card and 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Generic, Literal, Protocol, TypeVar
 
@@ -103,6 +103,11 @@ async def ask_checked(
     raise AssertionError("the second refusal has returned")
 
 
+def no_lore(_heard: Sequence[str]) -> str:
+    """A character without a lorebook."""
+    return ""
+
+
 @dataclass
 class Agent:
     """One character in one scene.
@@ -111,7 +116,7 @@ class Agent:
         character: its part of the scene.
         profile: its card as prompt text; empty without one.
         secrets: the facts that it knows.
-        lore: draws the entries of its lorebook out of what it perceives.
+        lore: what its lorebook gives for what it has perceived, oldest first.
         model_in: who answers for it in a round.
         memory: holds all that has left the prompt; None remembers nothing else.
     """
@@ -124,7 +129,7 @@ class Agent:
     model_in: Callable[[int], str]
     profile: str = ""
     secrets: tuple[str, ...] = ()
-    lore: Callable[[str], str] = lambda _perceived: ""
+    lore: Callable[[Sequence[str]], str] = no_lore
     memory: Memory | None = None
     beliefs: Beliefs = field(default_factory=Beliefs)
     plan: str = ""
@@ -344,7 +349,7 @@ class Agent:
             "view": view,
             "beliefs": self.beliefs,
             "plan": self.plan,
-            "lore": self.lore("\n".join(self._heard)),
+            "lore": self.lore([self.event, *self._heard, _surroundings(view)]),
             "memories": [m.text for m in recalled],
             "recent": [line for _, line in self._recent],
         }
@@ -376,6 +381,12 @@ def read_act(value: Mapping[str, Any], view: View, *, silent: bool = False) -> A
         to=to if speech or action else (),
         plan=value.get("plan", "").strip(),
     )
+
+
+def _surroundings(view: View) -> str:
+    """What lies before the eyes, for a lorebook's keys."""
+    parts = (view.time, view.location, view.place, view.description, view.surroundings)
+    return "\n".join(part for part in parts if part)
 
 
 def _filled(text: str) -> str:

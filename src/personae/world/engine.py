@@ -28,7 +28,7 @@ from personae.records import (
     WorldState,
 )
 from personae.records.trajectory import EventKind, Protocol
-from personae.world.agents import Act, Agent, Answered, Memory
+from personae.world.agents import Act, Agent, Answered, Memory, no_lore
 from personae.world.narrator import Influence, Narrator, Turn
 from personae.world.observe import view, witnesses
 from personae.world.state import (
@@ -70,12 +70,12 @@ class Player:
     Attributes:
         profile: its card as prompt text.
         secrets: of its card, with the names that the scene uses.
-        lore: draws the entries of its lorebook out of what it has perceived.
+        lore: what its lorebook gives for what it has perceived, oldest first.
     """
 
     profile: str = ""
     secrets: tuple[Secret, ...] = ()
-    lore: Callable[[str], str] = lambda _perceived: ""
+    lore: Callable[[Sequence[str]], str] = no_lore
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,173 @@
+"""From a scene's references to cards, and from cards to what characters bring into the play."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from personae.characters.card import read_character
+from personae.characters.macros import expand
+from personae.characters.prompt import lore, lore_texts, profile
+from personae.characters.starter import SCHEME, starter
+from personae.errors import InputError
+from personae.records import (
+    Character,
+    Language,
+    Record,
+    Scene,
+    SceneCharacter,
+    Secret,
+    content_hash,
+)
+from personae.records.files import read_jsonl, write_atomically
+from personae.world.engine import Player
+
+STRANGER: Mapping[Language, str] = {"en": "someone", "zh": "某人"}
+"""Whom `{{user}}` of a card means: another character's name would put words into its mouth."""
+
+
+class CardInPlay(Record):
+    """One line of cards.jsonl: a card that a run's scenes refer to, as it was when first played.
+
+    Attributes:
+        card: the reference, as the scene has it.
+    """
+
+    card: str
+    character: Character
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 over the card's content."""
+        return content_hash(self.character.to_dict())
+
+
+def find_cards(scenes: Iterable[Scene], folder: Path) -> tuple[CardInPlay, ...]:
+    """The cards that scenes refer to, each once.
+
+    Args:
+        folder: where the scene file lies; paths are relative to it.
+
+    Raises:
+        InputError: a card is not there or cannot be read; a path is absolute.
+    """
+    wanted = dict.fromkeys(c.card for scene in scenes for c in scene.characters if c.card)
+    return tuple(CardInPlay(card=card, character=_card(card, folder)) for card in wanted)
+
+
+def _card(card: str, folder: Path) -> Character:
+    if card.startswith(SCHEME):
+        return starter(card)
+    if PurePosixPath(card).is_absolute() or PureWindowsPath(card).drive:
+        raise InputError(
+            "the path of a card is absolute",
+            place=card,
+            mend="Give a path relative to the scene file",
+        )
+    return read_character(folder / card)
+
+
+def write_cards(cards: Sequence[CardInPlay], path: Path) -> None:
+    """Keep the cards beside the scenes, so that a run can be resumed and replayed without them.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    write_atomically(path, (card.to_json() + "\n" for card in cards))
+
+
+def read_cards(path: Path) -> tuple[CardInPlay, ...]:
+    """The cards that a run kept.
+
+    Raises:
+        InputError: the file is absent, or a line is no card.
+    """
+    return tuple(
+        CardInPlay.from_dict(line, path=path, place=f"line {number}")
+        for number, line in read_jsonl(path)
+    )
+
+
+def players(
+    scene: Scene, cards: Mapping[str, Character], language: Language, seed: int
+) -> dict[str, Player]:
+    """What the characters of a scene bring, by name; for one play, since lore remembers.
+
+    A card's own scenario holds only where the scene says nothing of event and surroundings.
+
+    Args:
+        cards: by reference.
+        seed: decides chance in macros and lorebooks.
+
+    Raises:
+        InputError: `extensions.personae` of a card is malformed.
+    """
+    found: dict[str, Player] = {}
+    bare = not (scene.event.strip() or scene.environment.description.strip())
+    for one in scene.characters:
+        character = cards.get(one.card or "")
+        if character is None:
+            continue
+        user = STRANGER[language]
+        text = profile(
+            character,
+            language=language,
+            user=user,
+            seed=seed,
+            with_scenario=bare,
+            aliases=(one.name,),
+        ).text
+        found[one.name] = Player(
+            profile=text,
+            secrets=_secrets(scene, one, cards, user, seed),
+            lore=_lore(character, user, seed),
+        )
+    return found
+
+
+def _secrets(
+    scene: Scene, one: SceneCharacter, cards: Mapping[str, Character], user: str, seed: int
+) -> tuple[Secret, ...]:
+    """A card's secrets with those of the scene who know them, under the scene's names.
+
+    One that nobody in the scene knows is left out: the narrator could only let it slip.
+    """
+    character = cards[one.card or ""]
+    called: dict[str, str] = {}
+    for other in scene.characters:
+        card = cards.get(other.card or "")
+        for name in (other.name, *((card.name, card.called) if card else ())):
+            called.setdefault(_plain(name), other.name)
+    found: list[Secret] = []
+    for secret in character.ours.secrets:
+        knowing = {called[_plain(n)] for n in secret.known_by if _plain(n) in called}
+        if knowing:
+            fact = expand(
+                secret.fact, char=character.called, user=user, seed=seed, pick_seed=seed
+            ).strip()
+            names = tuple(c.name for c in scene.characters if c.name in knowing)
+            found.append(Secret(fact=fact, known_by=names))
+    return tuple(found)
+
+
+def _lore(character: Character, user: str, seed: int) -> Callable[[Sequence[str]], str]:
+    """What the lorebook gives for what was heard; it knows what it has given before."""
+    before: set[int] = set()
+    turn = 0
+
+    def drawn(heard: Sequence[str]) -> str:
+        nonlocal turn
+        if character.character_book is None:
+            return ""
+        found = lore(character, heard, user=user, seed=seed, turn=turn, before=before)
+        before.update(found.matched)
+        turn += 1
+        first, last = lore_texts(found, messages=len(heard))
+        return "\n".join((*first, *last))
+
+    return drawn
+
+
+def _plain(name: str) -> str:
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
