@@ -5,6 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from personae.characters import lorebook
+from personae.characters.keys import MAX_PATTERNS
 from personae.characters.lorebook import MAX_PASSES, Activation, Cause, activate, examine
 from personae.records import Lorebook, LoreEntry
 from personae.records.tokens import estimate_tokens
@@ -211,6 +212,16 @@ def test_all_patterns_share_one_allowance_of_time():
 def test_a_hostile_pattern_neither_matches_nor_breaks(pattern: str):
     a = activation(entry(pattern, use_regex=True), "text of no harm")
     assert a.fired == ()
+
+
+def test_a_book_has_so_many_patterns_and_no_more():
+    many = [entry(f"/x{n};/", use_regex=True) for n in range(MAX_PATTERNS + 2)]
+    a = activation(book(*many), f"x0; x{MAX_PATTERNS + 1};")
+    assert [f.index for f in a.fired] == [0]
+    assert [(n, t.what) for n, t in a.troubles] == [
+        (MAX_PATTERNS, "too_many"),
+        (MAX_PATTERNS + 1, "too_many"),
+    ]
 
 
 @settings(max_examples=200)
@@ -518,7 +529,7 @@ def test_nothing_is_said_of_a_sound_entry():
         (entry("a", content="@@instruct_depth 3\nx"), "content", "does not support"),
         (entry("a", content="@@depth x\nx"), "content", "@@depth: its value does not fit"),
         (entry("[", use_regex=True), "keys", "'[' is no valid pattern"),
-        (entry("x" * 3000, use_regex=True), "keys", "too long"),
+        (entry("x" * 3000, use_regex=True), "keys", "more than 1,000 characters"),
         (entry("(a|a)*$", use_regex=True), "keys", "can take longer than"),
         (entry("a", use_regex=True, constant=True), "constant", "beside use_regex"),
         (tavern("a", sticky=3), "extensions.sticky", "no effect"),

@@ -218,7 +218,7 @@ def test_a_persona_is_the_card_in_one_line_without_secrets_examples_and_scenario
         ),
     )
     description = (
-        "Ada Lovelace. Ada counts. Personality: curious How Ada speaks: Exact; says the user often."
+        "Ada Lovelace. Ada counts. Personality: curious. How Ada speaks: Exact; says the user often."
         " Born in 1815."
     )
     digest = hashlib.sha256(f'"{description}"'.encode()).hexdigest()
@@ -240,7 +240,7 @@ def test_a_name_of_no_letters_still_gives_an_id():
 def test_a_persona_speaks_the_first_language_of_its_card():
     ours = {"language": "zh", "voice": "直率"}
     told = persona_line(ada(ours=ours, name="孙悟空", nickname=None, description="石猴。"))
-    assert told.description == "孙悟空。石猴。 性格：curious 孙悟空的言谈：直率"
+    assert told.description == "孙悟空。石猴。 性格：curious。 孙悟空的言谈：直率。"
     assert told.id.startswith("孙悟空-")
 
 

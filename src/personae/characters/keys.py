@@ -25,7 +25,9 @@ from personae.records.base import Record
 
 Syntax = Literal["text", "pattern", "slashed"]
 
-MAX_PATTERN_CHARS = 2_000
+# A pattern of this length takes 20 ms to compile at the worst.
+MAX_PATTERN_CHARS = 1_000
+MAX_PATTERNS = 1_000
 KEY_SECONDS = 0.25
 ALL_SECONDS = 1.0
 # As SillyTavern reads them: a slash inside must be escaped.
@@ -40,11 +42,12 @@ class KeyTrouble(Record):
     """A key that cannot do its work.
 
     Attributes:
-        what: an `invalid` pattern, one `too_long`, or one that ran into the time limit.
+        what: an `invalid` pattern, one `too_long`, one `too_many` for a book, or one that ran into
+            the time limit.
     """
 
     key: str
-    what: Literal["invalid", "too_long", "timeout"]
+    what: Literal["invalid", "too_long", "too_many", "timeout"]
     detail: str = ""
 
 
@@ -72,6 +75,13 @@ class Allowance:
 
     left: float = ALL_SECONDS
     stopped: dict[str, KeyTrouble] = field(default_factory=dict)
+
+
+@dataclass
+class Room:
+    """How many patterns a book may still have."""
+
+    patterns: int = MAX_PATTERNS
 
 
 @dataclass(frozen=True)
@@ -133,13 +143,19 @@ class Key:
 
 
 def key_of(
-    text: str, *, syntax: Syntax, case_sensitive: bool = False, whole_words: bool = False
+    text: str,
+    *,
+    syntax: Syntax,
+    room: Room,
+    case_sensitive: bool = False,
+    whole_words: bool = False,
 ) -> Key:
     """A key made ready.
 
     Args:
         syntax: `text`; `pattern`, bare or as `/pattern/flags`; `slashed` is a pattern where it is
             written as `/pattern/flags`, and text otherwise (SillyTavern).
+        room: of the book; a pattern takes one from it.
         case_sensitive: also of bare patterns; those in slashes have the flag `i` for it.
         whole_words: no letter or digit may follow or precede a single word. As in SillyTavern, a
             key of several words is found anywhere; Chinese characters need no border.
@@ -150,6 +166,9 @@ def key_of(
         body, flags = (slashed[1], slashed[2]) if slashed else (text, "" if case_sensitive else "i")
         if not body:
             return Key(source=text)
+        if room.patterns <= 0:
+            return Key(source=text, trouble=KeyTrouble(key=text, what="too_many"))
+        room.patterns -= 1
         compiled = _compiled(body, "".join(sorted(set(flags) & set("ims"))))
         if not isinstance(compiled, str):
             return Key(source=text, pattern=compiled, sticky="y" in flags)

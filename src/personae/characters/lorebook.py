@@ -19,10 +19,13 @@ from typing import Any, Literal
 from personae.characters.decorators import Decorated, Role, parse_decorators
 from personae.characters.keys import (
     KEY_SECONDS,
+    MAX_PATTERN_CHARS,
+    MAX_PATTERNS,
     Allowance,
     Heard,
     Key,
     KeyTrouble,
+    Room,
     Syntax,
     key_of,
 )
@@ -178,8 +181,9 @@ def activate(
     cannot = {"is_greeting"} if greeting_index is None else set()
     if before is None:
         cannot |= {"keep_activate_after_match", "dont_activate_after_match"}
+    room = Room()
     rules = [
-        _Rule.of(n, entry, book, cannot, expand)
+        _Rule.of(n, entry, book, cannot, expand, room)
         for n, entry in enumerate(book.entries)
         if entry.enabled
     ]
@@ -268,6 +272,7 @@ class _Rule:
         book: Lorebook,
         cannot: Collection[str],
         expand: Callable[[str], str],
+        room: Room,
     ) -> _Rule:
         asked = parse_decorators(entry.content, cannot=cannot)
         extensions = entry.extensions
@@ -280,7 +285,13 @@ class _Rule:
         def ready(keys: Iterable[str]) -> tuple[Key, ...]:
             whole = tavern and extensions.get("match_whole_words") is True
             made = (
-                key_of(expand(key), syntax=syntax, case_sensitive=sensitive, whole_words=whole)
+                key_of(
+                    expand(key),
+                    syntax=syntax,
+                    room=room,
+                    case_sensitive=sensitive,
+                    whole_words=whole,
+                )
                 for key in keys
             )
             return tuple(key for key in made if key.source)
@@ -563,9 +574,10 @@ def examine(
         seconds: for how long patterns are tried on texts that catastrophic ones get lost in.
     """
     found: list[Finding] = []
-    allowance = Allowance(left=seconds)
+    allowance, room = Allowance(left=seconds), Room()
     for n, entry in enumerate(book.entries):
-        found += _examined(_Rule.of(n, entry, book, (), str), f"{place}.entries[{n}]", allowance)
+        rule = _Rule.of(n, entry, book, (), str, room)
+        found += _examined(rule, f"{place}.entries[{n}]", allowance)
     if allowance.left <= 0:
         found.append(
             Finding(
@@ -622,6 +634,8 @@ def _told(trouble: KeyTrouble) -> str:
         case "invalid":
             return f"{key!r} is no valid pattern ({trouble.detail}); it never matches"
         case "too_long":
-            return "a pattern that is too long; it never matches"
+            return f"a pattern of more than {MAX_PATTERN_CHARS:,} characters; it is not looked for"
+        case "too_many":
+            return f"beyond the {MAX_PATTERNS:,} patterns of a book; it is not looked for"
         case _:
             return f"{key!r} can take longer than the {KEY_SECONDS:g} s a pattern is allowed"

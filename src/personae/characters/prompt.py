@@ -25,6 +25,7 @@ EXAMPLE_TOKENS = 400
 # Who `{{user}}` is in a persona's description, which is read by many and spoken to nobody.
 SOMEBODY: dict[Language, str] = {"en": "the user", "zh": "对方"}
 
+_ENDED = re.compile(r"[.!?…。！？:：,，;；][\"'”’」』)）]*$")
 _START = re.compile(r"<START>", re.IGNORECASE)
 
 
@@ -219,7 +220,9 @@ def persona_line(
     whole = render(
         "characters/persona", language, name=character.name, profile=told.text_with_lore
     )[0].content
-    description = " ".join(whole.split())
+    mark = "。" if language == "zh" else "."
+    parts = (" ".join(part.split()) for part in whole.split("\n\n"))
+    description = " ".join(part if _ENDED.search(part) else part + mark for part in parts if part)
     words = re.findall(r"\w+", unicodedata.normalize("NFKC", character.name).casefold())
     slug = "-".join(words)[:48].strip("-")
     return Persona(
