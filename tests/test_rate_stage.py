@@ -362,3 +362,29 @@ def test_a_rating_outside_of_its_play_run_cannot_be_resumed(
     moved = rating.rename(tmp_path / "elsewhere")
     assert main(["resume", str(moved), "--trust-scripts"]) == 2
     assert "belongs into the folder `ratings`" in capsys.readouterr().err
+
+
+def test_people_and_judges_of_a_rated_run_are_compared_by_the_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scenes, run, ratings = (tmp_path / n for n in ("scenes.jsonl", "run", "ratings.csv"))
+    write_scenes([a_scene(f"T/extracted/{n}") for n in range(3)], scenes)
+    played = ["play", str(scenes), "--characters", WORLD, "--narrator", WORLD, "--rounds", "1"]
+    assert main([*played, "--out", str(run), "--json"]) == 0
+    assert main(["rate", str(run), "--judge", WORLD, "--json"]) == 0
+    lines = ["unit_id,rater,metric,score"]
+    lines += [
+        f"{line['unit_id']},r,{line['metric']},{line['score']}"
+        for _, line in read_jsonl(run / RESULTS)
+    ]
+    ratings.write_text("\n".join(lines))
+    capsys.readouterr()
+    assert main(["agree", str(run), "--human", str(ratings), "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    assert [m["metric"] for m in document["metrics"]] == [*METRICS, "overall"]
+    # People who say what the judge says; where it says one number to all there is no correlation.
+    found = [m["pearson"]["value"] for m in document["metrics"]]
+    assert any(found)
+    assert all(value is None or value == pytest.approx(1.0) for value in found)
+    assert main(["agree", str(run), "--human", str(ratings)]) == 0
+    assert "intervals over scenes" in capsys.readouterr().out

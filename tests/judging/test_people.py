@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,16 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from personae.errors import InputError
-from personae.judging.people import HumanAgreement, MetricAgreement, agree
-from personae.records import Failure, ResultRow, Task
+from personae.judging.metrics import MAXIMS, METRICS
+from personae.judging.people import (
+    Dispute,
+    HumanAgreement,
+    MetricAgreement,
+    TrajectoryDispute,
+    agree,
+    agree_on_trajectories,
+)
+from personae.records import Failure, RatingRow, ResultRow, Task
 
 EA, TC = Task.EXPECTED_ACTION, Task.TOXICITY_CONTROL
 HEADER = "unit_id,rater,metric,score"
@@ -165,6 +174,7 @@ def test_the_ten_largest_differences_are_found_whatever_the_scale(tmp_path: Path
     lines = ["u0,r,EA,0"] + [f"u{i},r,EA,{25 * (i % 5)}" for i in range(1, 15)]
     disputes = agree(rows, csv_file(tmp_path, *lines)).disputes
     assert len(disputes) == 10
+    assert isinstance(disputes[0], Dispute)
     assert disputes[0].answer.unit_id == "u0"
     assert (disputes[0].answer.score, disputes[0].human_score) == (5, 0)
     assert disputes[0].ratings == {"r": 0}
@@ -265,3 +275,129 @@ def test_the_findings_survive_a_round_trip_through_json(tmp_path: Path) -> None:
     rows = [row("a", 1), row("b", 3), row("c", 5)]
     found = agree(rows, csv_file(tmp_path, "a,r,EA,1", "b,r,EA,5", "c,s,EA,4"))
     assert HumanAgreement.from_dict(found.to_dict()) == found
+
+
+# Trajectories ------------------------------------------------------------------------------------
+
+
+def ratings(
+    unit: str, scores: Sequence[int | None], *, judge: str = "j", keys: Sequence[str] = METRICS
+) -> list[RatingRow]:
+    """The rows of one judge over one trajectory; the unit's first letter is its scene."""
+    return [
+        RatingRow(
+            unit_id=unit,
+            scene_id=unit[0],
+            language="en",
+            origin="extracted",
+            character="Ada",
+            model=unit.partition("@")[2] or "m",
+            narrator="n",
+            judge=judge,
+            metric=key,
+            score=score,
+            failure=Failure(cause="timeout") if score is None else None,
+        )
+        for key, score in zip(keys, scores, strict=True)
+    ]
+
+
+def test_trajectories_are_correlated_metric_by_metric_and_overall_as_scipy_does(
+    tmp_path: Path,
+) -> None:
+    numbers = random.Random(7)
+    rows: list[RatingRow] = []
+    lines, judged, human = [], [], []
+    for i in range(30):
+        unit, level = f"{'abcdef'[i % 6]}#{i}", numbers.randint(1, 5)
+        by_judges = [
+            [min(5, max(1, level + numbers.randint(-1, 1))) for _ in METRICS] for _ in range(2)
+        ]
+        by_people = [
+            [min(5, max(1, level + numbers.randint(-1, 1))) for _ in METRICS] for _ in range(3)
+        ]
+        for n, scores in enumerate(by_judges):
+            rows += ratings(unit, scores, judge=f"j{n}")
+        lines += [
+            f"{unit},r{n},{key},{score}"
+            for n, scores in enumerate(by_people)
+            for key, score in zip(METRICS, scores, strict=True)
+        ]
+        judged.append([sum(two) / 2 for two in zip(*by_judges, strict=True)])
+        human.append([sum(three) / 3 for three in zip(*by_people, strict=True)])
+    found = agree_on_trajectories(rows, csv_file(tmp_path, *lines))
+    assert [m.metric for m in found.metrics] == [*METRICS, "overall"]
+    assert (found.over, found.ratings) == ("scenes", 30 * 3 * 7)
+    pairs = [([u[k] for u in judged], [u[k] for u in human]) for k in range(7)]
+    pairs.append(([round(sum(u) / 7, 9) for u in judged], [round(sum(u) / 7, 9) for u in human]))
+    for metric, (ours, theirs) in zip(found.metrics, pairs, strict=True):
+        assert (metric.units, metric.unscored, metric.model) == (30, 0, None)
+        assert metric.pearson.value == pytest.approx(stats.pearsonr(ours, theirs).statistic)
+        assert metric.spearman.value == pytest.approx(stats.spearmanr(ours, theirs).statistic)
+        assert metric.kendall.value == pytest.approx(stats.kendalltau(ours, theirs).statistic)
+        assert metric.pearson.low is not None
+    assert {r.metric: r.raters for r in found.raters} == dict.fromkeys((*METRICS, "overall"), 3)
+
+
+def test_a_raters_own_name_stands_against_the_average_of_the_seven(tmp_path: Path) -> None:
+    rows = [
+        *ratings("a#1", (1, 1, 1, 1, 1, 1, 1)),
+        *ratings("b#1", (5, 1, 5, 1, 5, 1, 3)),
+        *ratings("c#1", (5, 5, 5, 5, 5, 5, 5)),
+    ]
+    found = agree_on_trajectories(
+        rows, csv_file(tmp_path, "a#1,r,overall,10", "b#1,r,overall,20", "c#1,r,overall,30")
+    )
+    (metric,) = found.metrics
+    assert metric.pearson.value == pytest.approx(stats.pearsonr([1, 3, 5], [10, 20, 30]).statistic)
+
+
+def test_metrics_of_trajectories_go_by_any_of_their_names(tmp_path: Path) -> None:
+    rows = [*ratings("a#1", [1] * 7), *ratings("b#1", [2] * 7)]
+    found = agree_on_trajectories(
+        rows,
+        csv_file(tmp_path, "a#1,r,Knowledge Accuracy,1", "b#1,r,ka,2", "a#1,q,知识准确性,1"),
+    )
+    assert [(m.metric, m.units) for m in found.metrics] == [("KA", 2)]
+
+
+def test_models_are_compared_together_and_each(tmp_path: Path) -> None:
+    rows, lines = [], []
+    for i, model in enumerate(("m", "m", "other", "other")):
+        rows += ratings(f"{i}#x@{model}", [i + 1] * 7)
+        lines.append(f"{i}#x@{model},r,KA,{i + 1}")
+    found = agree_on_trajectories(rows, csv_file(tmp_path, *lines))
+    assert [(m.model, m.units) for m in found.metrics] == [(None, 4), ("m", 2), ("other", 2)]
+
+
+def test_a_trajectory_that_a_judge_failed_on_is_unscored(tmp_path: Path) -> None:
+    rows = [*ratings("a#1", [None, *[3] * 6]), *ratings("b#1", [2] * 7), *ratings("c#1", [3] * 7)]
+    lines = [f"{u}#1,r,{m},{s}" for u, s in (("a", 1), ("b", 2), ("c", 3)) for m in ("KA", "BA")]
+    found = {m.metric: m for m in agree_on_trajectories(rows, csv_file(tmp_path, *lines)).metrics}
+    assert (found["KA"].units, found["KA"].unscored) == (2, 1)
+    assert (found["BA"].units, found["BA"].unscored) == (3, 0)
+
+
+def test_the_largest_difference_names_trajectory_and_metric(tmp_path: Path) -> None:
+    rows, lines = [], []
+    for i in range(1, 6):
+        rows += ratings(f"{i}#x", [i] * 7)
+        lines += [f"{i}#x,r,KA,{6 - i if i in (1, 5) else i}", f"{i}#x,r,BA,{i}"]
+    worst, *_ = agree_on_trajectories(rows, csv_file(tmp_path, *lines)).disputes
+    assert isinstance(worst, TrajectoryDispute)
+    assert worst.metric == "KA"
+    assert (worst.unit_id, worst.score, worst.human_score) == ("1#x", 1, 5)
+
+
+def test_a_narrators_work_is_rated_by_the_maxims_and_by_nothing_else(tmp_path: Path) -> None:
+    rows = [*ratings("a#1", [1] * 7), *ratings("a#@n", [2, 3, 4, 5], keys=MAXIMS)]
+    found = agree_on_trajectories(rows, csv_file(tmp_path, "a#@n,r,Manner,4"))
+    assert [(m.metric, m.units) for m in found.metrics] == [("MANNER", 1)]
+    for line, wanted in (("a#@n,r,KA,4", "rated on QUALITY"), ("a#1,r,MANNER,4", "rated on KA")):
+        with pytest.raises(InputError, match=f"line 2.*{wanted}"):
+            agree_on_trajectories(rows, csv_file(tmp_path, line))
+
+
+def test_a_run_that_nobody_rated_is_an_error_with_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="personae rate"):
+        agree_on_trajectories([], csv_file(tmp_path, "a,r,KA,1"))

@@ -1,4 +1,4 @@
-"""Do the judges score as people do? As in PersonaGym, Table 2, where two people rated answers.
+"""Do the judges score as people do? PersonaGym, Table 2 (answers); CharacterBox, Table 3 (plays).
 
 Ratings are a CSV file with the columns `unit_id,rater,metric,score`. A metric is a task (by any of
 its names) or a name of the rater's own, such as `overall`. A metric needs one scale for all its
@@ -12,7 +12,8 @@ import csv
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
@@ -20,12 +21,15 @@ from typing import Literal, NamedTuple, TypeAlias
 from pydantic import Field
 
 from personae.errors import InputError
+from personae.judging.metrics import KEYS, MAXIMS, METRICS, Kind, parse_metric
 from personae.judging.scores import JudgedAnswer, judged_answers
 from personae.judging.statistics import Interval, correlation, ordinal_alpha
-from personae.records import Agreement, Record, ResultRow, Task
+from personae.judging.trajectory_scores import AVERAGE, Ratings
+from personae.records import Agreement, RatingRow, Record, ResultRow, Task
 from personae.records.files import read_text
 
 COLUMNS = ("unit_id", "rater", "metric", "score")
+OVERALL = "overall"
 _MAX_BYTES = 64 * 2**20
 _NUMBER = re.compile(r"[+-]?[0-9]{1,9}(\.[0-9]{1,9})?")
 
@@ -90,21 +94,43 @@ class Dispute(Record):
     difference: float
 
 
+class TrajectoryDispute(Record):
+    """A trajectory on which judges and people differ; `difference` as in `Dispute`.
+
+    Attributes:
+        score: the mean over the judges.
+    """
+
+    metric: str
+    unit_id: str
+    model: str
+    score: float
+    ratings: dict[str, float]
+    human_score: float
+    difference: float
+
+
 class HumanAgreement(Record):
-    """What `agree` found."""
+    """What `agree` found.
+
+    Attributes:
+        over: what the intervals resample: personas for answers, scenes for trajectories.
+    """
 
     metrics: tuple[MetricAgreement, ...]
     raters: tuple[RaterAgreement, ...]
-    disputes: tuple[Dispute, ...]
+    disputes: tuple[Dispute | TrajectoryDispute, ...]
     ratings: int = Field(ge=1)
+    over: Literal["personas", "scenes"] = "personas"
 
 
 class _Ratings(NamedTuple):
-    """The ratings of one metric: unit id to rater to score."""
+    """The ratings of one metric: unit id to rater to score; not `asked` if made of others."""
 
     name: str
     task: Task | None
     by_unit: dict[str, dict[str, float]]
+    asked: bool = True
 
 
 def agree(
@@ -129,7 +155,8 @@ def agree(
     """
     answers = {a.unit_id: a for a in judged_answers(rows)}
     lifts = _lifts(rows)
-    metrics = _read(ratings_csv, answers)
+    metrics = _read(ratings_csv, answers, partial(_name_of_answer, answers))
+    personas = {u: a.persona for u, a in answers.items()}
     scores = {u: a.score for u, a in answers.items() if a.score is not None}
     measures: list[tuple[Literal["score", "lift"], Mapping[str, float]]] = []
     if any(a.verdicts for a in answers.values()):
@@ -138,27 +165,126 @@ def agree(
         measures.append(("lift", lifts))
     return HumanAgreement(
         metrics=tuple(
-            _compare(metric, task, model, units, answers, name, values, seed)
+            _compare(metric, task, model, units, personas, name, values, seed)
             for metric in metrics
             for task, model, units in _parts(metric, answers)
             for name, values in measures
         ),
-        raters=tuple(_between_raters(metric, answers, seed) for metric in metrics),
+        raters=tuple(_between_raters(metric, personas, seed) for metric in metrics),
         disputes=tuple(
-            sorted(
-                (d for metric in metrics for d in _disputes(metric, answers, scores)),
-                key=lambda d: (-abs(d.difference), d.answer.unit_id, d.metric),
-            )[:disputes]
+            Dispute(
+                metric=metric.name,
+                answer=answers[unit],
+                ratings=dict(sorted(metric.by_unit[unit].items())),
+                human_score=human,
+                difference=difference,
+            )
+            for metric, unit, human, difference in _disputes(
+                [(metric, scores) for metric in metrics], disputes
+            )
         ),
         ratings=sum(len(by_rater) for m in metrics for by_rater in m.by_unit.values()),
     )
 
 
+def agree_on_trajectories(
+    rows: Sequence[RatingRow], ratings_csv: Path, *, disputes: int = 10, seed: int = 0
+) -> HumanAgreement:
+    """Compare the judges of a rated play run with people's ratings of its trajectories.
+
+    As CharacterBox, Table 3. A metric is one of the seven by its key or name, or a name of the
+    raters' own, which stands against the average of the seven. Where people rated all seven and
+    nothing of their own, their mean over the seven is compared too, as `overall`.
+
+    Args:
+        rows: the ratings of one run; those of a narrator by its maxims as well.
+        ratings_csv: the ratings; UTF-8, at most 64 MB.
+        disputes: how many of the trajectories with the largest differences to return.
+        seed: of the bootstrap.
+
+    Returns:
+        for each metric the correlations of people's mean rating with the mean over the judges, over
+        all models and, where there are several, for each. Intervals resample scenes.
+
+    Raises:
+        InputError: there are no rows; the ratings cannot be read (names the line and the mend); or
+            as `Ratings`.
+
+    """
+    if not rows:
+        raise InputError(
+            "no judge has rated this run yet", mend="Rate it first: personae rate RUN --judge MODEL"
+        )
+    characters, narrators = Ratings(rows), Ratings(rows, "narrator")
+    units = {u.unit_id: u for u in (*characters.units, *narrators.units)}
+    kinds: dict[str, Kind] = {u.unit_id: "characters" for u in characters.units}
+    kinds |= {u.unit_id: "narrator" for u in narrators.units}
+    metrics = _read(ratings_csv, units, partial(_name_of_trajectory, kinds))
+    metrics += _overall(metrics)
+    scenes = {u: unit.scene for u, unit in units.items()}
+
+    def scores(metric: _Ratings) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for ratings in (characters, narrators):
+            key = metric.name if metric.name in METRICS + MAXIMS else AVERAGE
+            if key == AVERAGE or key in ratings.keys:
+                found |= {u.unit_id: score for u, score in ratings.of_panel(key).items()}
+        return found
+
+    judged = [(metric, scores(metric)) for metric in metrics]
+    of_metric = {metric.name: values for metric, values in judged}
+    return HumanAgreement(
+        metrics=tuple(
+            _compare(metric, None, model, rated, scenes, "score", values, seed)
+            for metric, values in judged
+            for model, rated in _by_model(metric, {u: unit.model for u, unit in units.items()})
+        ),
+        raters=tuple(_between_raters(metric, scenes, seed) for metric in metrics),
+        disputes=tuple(
+            TrajectoryDispute(
+                metric=metric.name,
+                unit_id=unit,
+                model=units[unit].model,
+                score=of_metric[metric.name][unit],
+                ratings=dict(sorted(metric.by_unit[unit].items())),
+                human_score=human,
+                difference=difference,
+            )
+            for metric, unit, human, difference in _disputes(judged, disputes)
+        ),
+        ratings=sum(len(by_rater) for m in metrics for by_rater in m.by_unit.values() if m.asked),
+        over="scenes",
+    )
+
+
+def _overall(metrics: Sequence[_Ratings]) -> list[_Ratings]:
+    """People's mean over the seven metrics, where they rated all and gave none of their own."""
+    by_name = {m.name: m for m in metrics}
+    if any(m.name not in METRICS + MAXIMS for m in metrics) or not by_name.keys() >= set(METRICS):
+        return []
+    found: dict[str, dict[str, float]] = {}
+    for unit in by_name[METRICS[0]].by_unit:
+        given = [by_name[key].by_unit.get(unit, {}) for key in METRICS]
+        raters = set.intersection(*(set(one) for one in given))
+        if raters:
+            found[unit] = {r: _mean(one[r] for one in given) for r in sorted(raters)}
+    return [_Ratings(OVERALL, None, found, asked=False)] if found else []
+
+
 # Reading
 
 
-def _read(path: Path, answers: Mapping[str, JudgedAnswer]) -> list[_Ratings]:
-    """The ratings by metric, tasks first in the paper's order, then others by name."""
+def _read(
+    path: Path,
+    units: Collection[str],
+    name_of: Callable[[str, str], tuple[str, Task | None]],
+) -> list[_Ratings]:
+    """The ratings by metric, tasks (or metrics) first in the paper's order, then others by name.
+
+    Args:
+        name_of: the metric that a rating of a unit is about, and the task if it is one; raises
+            `_WrongMetricError` where the unit has no such metric.
+    """
     found: dict[str, _Ratings] = {}
     for number, cells in _lines(path):
 
@@ -166,10 +292,10 @@ def _read(path: Path, answers: Mapping[str, JudgedAnswer]) -> list[_Ratings]:
             return InputError(what, path=path, place=f"line {place}", mend=mend)
 
         unit, rater, name, text = (cells[c] for c in COLUMNS)
-        if unit not in answers:
+        if unit not in units:
             raise wrong(
                 f"no answer of this run has the unit id {_short(unit)}",
-                f"Unit ids are those of results.jsonl, {_short(min(answers, default=''))} for one",
+                f"Unit ids are those of results.jsonl, {_short(min(units, default=''))} for one",
             )
         if not rater or not name:
             raise wrong(
@@ -181,14 +307,10 @@ def _read(path: Path, answers: Mapping[str, JudgedAnswer]) -> list[_Ratings]:
                 "Write it with digits and a point, such as 4 or 3.5; where a rater gave none, "
                 "leave the line out",
             )
-        task = _task(name)
-        if task is not None and task != answers[unit].task:
-            raise wrong(
-                f"the metric is {task.value} but the answer is to a question of "
-                f"{answers[unit].task.value}",
-                "Rate an answer by its own task, or by a name that is no task, such as overall",
-            )
-        label = name if task is None else task.value
+        try:
+            label, task = name_of(name, unit)
+        except _WrongMetricError as error:
+            raise wrong(error.what, error.mend) from None
         metric = found.setdefault(label.casefold(), _Ratings(label, task, {}))
         ratings = metric.by_unit.setdefault(unit, {})
         if rater in ratings:
@@ -199,10 +321,46 @@ def _read(path: Path, answers: Mapping[str, JudgedAnswer]) -> list[_Ratings]:
         ratings[rater] = float(text)
     if not found:
         raise InputError("holds no ratings", path=path, mend="Write one rating a line")
-    order = list(Task)
+    order = [*(task.value for task in Task), *METRICS, *MAXIMS]
     return sorted(
-        found.values(), key=lambda m: (order.index(m.task) if m.task else len(order), m.name)
+        found.values(),
+        key=lambda m: (order.index(m.name) if m.name in order else len(order), m.name),
     )
+
+
+class _WrongMetricError(Exception):
+    """A rating that cannot be of its unit."""
+
+    def __init__(self, what: str, mend: str) -> None:
+        super().__init__(what)
+        self.what, self.mend = what, mend
+
+
+def _name_of_answer(
+    answers: Mapping[str, JudgedAnswer], name: str, unit: str
+) -> tuple[str, Task | None]:
+    task = _task(name)
+    if task is not None and task != answers[unit].task:
+        raise _WrongMetricError(
+            f"the metric is {task.value} but the answer is to a question of "
+            f"{answers[unit].task.value}",
+            "Rate an answer by its own task, or by a name that is no task, such as overall",
+        )
+    return (name, None) if task is None else (task.value, task)
+
+
+def _name_of_trajectory(kinds: Mapping[str, Kind], name: str, unit: str) -> tuple[str, Task | None]:
+    try:
+        key = parse_metric(name)
+    except ValueError:
+        return name, None
+    wanted = KEYS[kinds[unit]]
+    if key not in wanted:
+        raise _WrongMetricError(
+            f"the metric is {key} but the unit is rated on {', '.join(wanted)}",
+            "Rate characters on the seven metrics, narrators on the four maxims",
+        )
+    return key, None
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -278,23 +436,23 @@ def _parts(
     metric: _Ratings, answers: Mapping[str, JudgedAnswer]
 ) -> Iterator[tuple[Task | None, str | None, list[str]]]:
     """All rated answers, then each model's; for a metric that is no task, each task's too."""
-    rated = sorted(metric.by_unit)
     tasks: list[Task | None] = [metric.task]
     if metric.task is None:
-        tasks += [t for t in Task if any(answers[u].task == t for u in rated)]
-    of_run = sorted({answers[u].model for u in rated})
-    models: list[str | None] = [None, *of_run] if len(of_run) > 1 else [None]
+        tasks += [t for t in Task if any(answers[u].task == t for u in metric.by_unit)]
     for task in tasks:
-        for model in models:
-            yield (
-                task,
-                model,
-                [
-                    u
-                    for u in rated
-                    if task in (None, answers[u].task) and model in (None, answers[u].model)
-                ],
-            )
+        for model, rated in _by_model(metric, {u: a.model for u, a in answers.items()}):
+            yield task, model, [u for u in rated if task in (None, answers[u].task)]
+
+
+def _by_model(
+    metric: _Ratings, models: Mapping[str, str]
+) -> Iterator[tuple[str | None, list[str]]]:
+    """All rated units, then, where there are several models, each one's."""
+    rated = sorted(metric.by_unit)
+    yield None, rated
+    of_run = sorted({models[u] for u in rated})
+    for model in of_run if len(of_run) > 1 else ():
+        yield model, [u for u in rated if models[u] == model]
 
 
 def _compare(
@@ -302,18 +460,19 @@ def _compare(
     task: Task | None,
     model: str | None,
     units: Sequence[str],
-    answers: Mapping[str, JudgedAnswer],
+    clusters: Mapping[str, str],
     measure: Literal["score", "lift"],
     values: Mapping[str, float],
     seed: int,
 ) -> MetricAgreement:
     both = [u for u in units if u in values]
-    judged = [values[u] for u in both]
-    human = [_mean(metric.by_unit[u].values()) for u in both]
-    personas = [answers[u].persona for u in both]
+    # Means of the same numbers in another order differ in the last digit, and would not tie.
+    judged = [round(values[u], 9) for u in both]
+    human = [round(_mean(metric.by_unit[u].values()), 9) for u in both]
+    of_cluster = [clusters[u] for u in both]
 
     def of(kind: Literal["spearman", "kendall", "pearson"]) -> Correlation:
-        found: Interval = correlation(judged, human, personas, kind=kind, seed=seed)
+        found: Interval = correlation(judged, human, of_cluster, kind=kind, seed=seed)
         return Correlation(value=found.value, low=found.low, high=found.high)
 
     return MetricAgreement(
@@ -329,9 +488,7 @@ def _compare(
     )
 
 
-def _between_raters(
-    metric: _Ratings, answers: Mapping[str, JudgedAnswer], seed: int
-) -> RaterAgreement:
+def _between_raters(metric: _Ratings, clusters: Mapping[str, str], seed: int) -> RaterAgreement:
     raters = sorted({r for by_rater in metric.by_unit.values() for r in by_rater})
     if len(raters) == 1:
         return RaterAgreement(metric=metric.name, raters=1, agreement=None, reason="one rater")
@@ -345,7 +502,7 @@ def _between_raters(
         )
     alpha = ordinal_alpha(
         [[metric.by_unit[u].get(r) for r in raters] for u in units],
-        [answers[u].persona for u in units],
+        [clusters[u] for u in units],
         seed=seed,
     )
     return RaterAgreement(
@@ -357,24 +514,20 @@ def _between_raters(
 
 
 def _disputes(
-    metric: _Ratings, answers: Mapping[str, JudgedAnswer], scores: Mapping[str, float]
-) -> list[Dispute]:
-    """Every answer with both, unless all judges' scores or all people's are the same."""
-    both = sorted(u for u in metric.by_unit if u in scores)
-    human = {u: _mean(metric.by_unit[u].values()) for u in both}
-    judged, rated = _standardised({u: scores[u] for u in both}), _standardised(human)
-    if judged is None or rated is None:
-        return []
-    return [
-        Dispute(
-            metric=metric.name,
-            answer=answers[u],
-            ratings=dict(sorted(metric.by_unit[u].items())),
-            human_score=human[u],
-            difference=judged[u] - rated[u],
-        )
-        for u in both
-    ]
+    judged: Sequence[tuple[_Ratings, Mapping[str, float]]], most: int
+) -> list[tuple[_Ratings, str, float, float]]:
+    """The units with the largest differences: metric, unit, people's mean, the difference.
+
+    Every unit with both counts, unless all judges' scores or all people's are the same.
+    """
+    found: list[tuple[_Ratings, str, float, float]] = []
+    for metric, scores in judged:
+        both = sorted(u for u in metric.by_unit if u in scores)
+        human = {u: _mean(metric.by_unit[u].values()) for u in both}
+        by_judges, by_people = _standardised({u: scores[u] for u in both}), _standardised(human)
+        if by_judges is not None and by_people is not None:
+            found += [(metric, u, human[u], by_judges[u] - by_people[u]) for u in both]
+    return sorted(found, key=lambda d: (-abs(d[3]), d[1], d[0].name))[:most]
 
 
 def _standardised(values: Mapping[str, float]) -> dict[str, float] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from rich.console import Console
 from rich.table import Table
 
-from personae.judging.people import Correlation, HumanAgreement
+from personae.judging.people import Correlation, Dispute, HumanAgreement, TrajectoryDispute
 
 
 def _cell(found: Correlation) -> str:
@@ -17,10 +17,10 @@ def _cell(found: Correlation) -> str:
 
 
 def print_agreement(found: HumanAgreement, console: Console) -> None:
-    """Correlations per metric (PersonaGym, Table 2), agreement of the raters, the disputes."""
+    """Correlations per metric (PersonaGym, Table 2; CharacterBox, Table 3), raters, disputes."""
     table = Table(
-        "metric", "model", "measure", "answers", "Spearman", "Kendall tau", "Pearson",
-        title="Judges and people, 95 % intervals over personas",
+        "metric", "model", "measure", "rated", "Spearman", "Kendall tau", "Pearson",
+        title=f"Judges and people, 95 % intervals over {found.over}",
     )  # fmt: skip
     for line in found.metrics:
         table.add_row(
@@ -44,11 +44,18 @@ def print_agreement(found: HumanAgreement, console: Console) -> None:
     if found.disputes:
         console.print("\nWhere judges and people differ most:")
     for dispute in found.disputes:
-        answer = dispute.answer
-        score = "none" if answer.score is None else f"{answer.score:.2f}"
+        what, score, text = _disputed(dispute)
         console.print(
-            f"  {answer.unit_id}: judges {score}, people {dispute.human_score:.2f} "
-            f"({dispute.difference:+.1f} standard deviations)\n"
-            f"    {' '.join((answer.answer or '').split())[:160]}",
+            f"  {what}: judges {'none' if score is None else f'{score:.2f}'}, "
+            f"people {dispute.human_score:.2f} ({dispute.difference:+.1f} standard deviations)"
+            + (f"\n    {text}" if text else ""),
             markup=False,
         )
+
+
+def _disputed(dispute: Dispute | TrajectoryDispute) -> tuple[str, float | None, str]:
+    """What is disputed, the judges' score, and the beginning of the text."""
+    if isinstance(dispute, TrajectoryDispute):
+        return f"{dispute.unit_id}, {dispute.metric}", dispute.score, ""
+    answer = dispute.answer
+    return answer.unit_id, answer.score, " ".join((answer.answer or "").split())[:160]
