@@ -7,6 +7,7 @@ from collections import Counter
 from importlib.resources import files
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from personae.characters.card import card_from_bytes, card_of, read_character
@@ -21,7 +22,7 @@ from personae.characters.starter import (
     starter_scenes,
 )
 from personae.errors import InputError
-from personae.records import Character, Scene
+from personae.records import Character, Language, Scene
 
 ENGLISH = {"sherlock-holmes", "alice", "ada-lovelace", "don-quixote"}
 CHINESE = {"sun-wukong", "lin-daiyu", "zhuge-liang", "li-qingzhao"}
@@ -196,6 +197,38 @@ def test_some_of_the_lorebook_is_called_by_the_characters_own_dialogue(name: str
     said = [text for turn in starter(name).ours.dialogue for text in (turn.user, turn.character)]
     drawn = {i for text in said for i in activate(book, [text], seed=0, turn=0).matched}
     assert len(drawn) >= 3
+
+
+def pieces(text: str) -> Counter[str]:
+    plain = " ".join(["", *text.casefold().split(), ""])
+    return Counter(plain[i : i + n] for n in (1, 2, 3, 4) for i in range(len(plain) - n + 1))
+
+
+@pytest.mark.parametrize("language", ["en", "zh"])
+def test_a_reply_alone_gives_its_speaker_away_far_above_chance(language: Language) -> None:
+    """Each reply against the mean of each speaker's others: letters alone, no understanding."""
+    said = [(n, pieces(text)) for n in starter_ids(language) for text in replies(n)]
+    spread = Counter(piece for _, found in said for piece in found)
+    column = {p: i for i, p in enumerate(p for p, count in spread.items() if count > 1)}
+    rows = np.zeros((len(said), len(column)))
+    for row, (_, found) in zip(rows, said, strict=True):
+        for piece, count in found.items():
+            if piece in column:
+                row[column[piece]] = (1 + np.log(count)) * np.log(len(said) / spread[piece])
+    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
+    speakers = np.array([n for n, _ in said])
+    names = starter_ids(language)
+    whole = {n: rows[speakers == n].sum(axis=0) for n in names}
+
+    def likeness(row: np.ndarray, name: str, own: str) -> float:
+        mean = whole[name] - row if name == own else whole[name]
+        return float(row @ mean / np.linalg.norm(mean))
+
+    right = sum(
+        max(names, key=lambda n: likeness(row, n, own)) == own
+        for row, own in zip(rows, speakers, strict=True)
+    )
+    assert right / len(said) > 4 / len(names)
 
 
 # Scenes ------------------------------------------------------------------------------------------
