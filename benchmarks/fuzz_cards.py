@@ -25,7 +25,7 @@ import traceback
 import zipfile
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -234,25 +234,30 @@ def _text_chunk(rng: random.Random, keyword: bytes, text: bytes) -> bytes:
 
 @cache
 def _png_bomb() -> bytes:
-    return chunk(b"zTXt", b"ccv3\0\0" + zlib.compress(b"A" * (60 * 2**20), 9))
-
-
-def _zipped(members: Iterable[tuple[str, bytes]]) -> bytes:
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, data in (("card.json", json.dumps(CARD).encode()), *members):
-            archive.writestr(name, data)
-    return buffer.getvalue()
+    return chunk(b"zTXt", b"ccv3\0\0" + zlib.compress(b"A" * (49 * 2**20), 1))
 
 
 @cache
 def _zip_bomb() -> bytes:
-    return _zipped([("assets/bomb.bin", b"\0" * (140 * 2**20))])
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as archive:
+        archive.writestr("card.json", json.dumps(CARD))
+        archive.writestr("assets/bomb.bin", b"\0" * (20 * 2**20))
+    return buffer.getvalue()
 
 
 @cache
 def _crowd() -> bytes:
-    return _zipped((f"m/{n}", b"") for n in range(11_000))
+    """Eleven thousand names for one member."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        archive.writestr("card.json", json.dumps(CARD))
+    raw = buffer.getvalue()
+    start, end = raw.rindex(b"PK\x01\x02"), raw.rindex(b"PK\x05\x06")
+    count = 11_000
+    names = raw[start:end] * count
+    tail = struct.pack("<4s4H2IH", b"PK\x05\x06", 0, 0, count, count, len(names), start, 0)
+    return raw[:start] + names + tail
 
 
 def png_bytes(rng: random.Random) -> bytes:

@@ -52,7 +52,7 @@ from personae.characters.reading import (
     parts_of,
 )
 from personae.errors import InputError
-from personae.records.base import Record
+from personae.records.base import Record, content_hash
 from personae.records.files import read_bytes, write_atomically
 
 Target = Literal["v1", "v2", "v3", "charx"]
@@ -64,6 +64,7 @@ ICON = "assets/icon/images/main.png"
 ASSET_URI = "__asset:"
 EMBEDDED = ("embeded://", "embedded://")  # the first as the specification spells it
 
+_NO_PICTURE = "a JSON file holds none; --image gives it back to a PNG"
 _VERSIONS: tuple[Version, ...] = ("v1", "v2", "v3")
 _DEFAULT_ASSETS = [{"type": "icon", "uri": "ccdefault:", "name": "main", "ext": "png"}]
 _MEDIA = {
@@ -96,6 +97,8 @@ class Kept(Record):
         decorators: the beginning of a lorebook entry that was cut off.
         assets: the files that became `data:` URIs, by the number of their asset.
         files: other files (base64) by their names.
+        icon: the file of an archive that is the picture of a PNG.
+        written: hash of the assets as the conversion left them.
     """
 
     was: Form
@@ -110,6 +113,8 @@ class Kept(Record):
     decorators: str = ""
     assets: dict[str, EmbeddedFile] = {}
     files: dict[str, str] = {}
+    icon: str = ""
+    written: str = ""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON form, without what is empty."""
@@ -145,13 +150,17 @@ def convert(
     work = _Work(copy.deepcopy(card.document), card.version, [])
     picture, files = _taken_apart(card)
     same = card.container == container
-    if not same and (files or "charx" in (card.container, container)):
+    packed = any(step.now == "json" for step in _stack(work.data))
+    if not same and (files or packed or "charx" in (card.container, container)):
         work.to_version("v3")
         picture, files = work.change_container(card.container, container, picture, files, image)
     elif not same and container == "json" and picture is not None:
-        work.lost("the picture", "a JSON file holds none; --image gives it back to a PNG")
+        work.lost("the picture", _NO_PICTURE)
     if container == "charx" and image is not None and same:
-        files |= work.with_icon(image, files)
+        work.to_version("v3")
+        files |= work.with_icon(image)
+    if card.charx and card.charx.before and not same:
+        work.lost("the picture before the archive", "only a CHARX file holds one")
     work.to_version(version)
     made = card.with_document(work.document)
     if container == "json":
@@ -483,42 +492,91 @@ class _Work:
         image: Png | None,
     ) -> tuple[Png | None, dict[str, bytes]]:
         """Take the files of a V3 card into another kind of file; the picture and the files then."""
-        files = {k: v for k, v in files.items() if k != CARD_MEMBER}
-        assets = self._assets()
-        if was == "json":
-            files = self._unpacked()
-        for asset in assets:
-            asset["uri"] = _embedded(asset["uri"])
-        if now == "charx":
-            files = {CARD_MEMBER: b"", **self._safe(files)}
-            if icon := image or picture:
-                files |= self.with_icon(icon, files)
-            return None, files
+        files = {**self._unpacked(), **{k: v for k, v in files.items() if k != CARD_MEMBER}}
+        kept = _top(self.data, now, was)
+        if now != "json" and kept and kept.written == content_hash(self.data.get("assets")):
+            icon = self._assets_back(kept)
+        else:
+            found = copy.deepcopy(self.data.get("assets"))
+            had = "assets" in self.data
+            for asset in self._assets():
+                if asset["uri"].startswith(ASSET_URI):
+                    asset["uri"] = EMBEDDED[0] + asset["uri"].removeprefix(ASSET_URI)
+            if now == "json":
+                if picture is not None:
+                    self.lost("the picture", _NO_PICTURE)
+                self._packed(was, files)
+                return None, {}
+            icon = self._icon_out(files) if now == "png" else self._icon_in(files, picture)
+            if now == "png":
+                self._as_chunks(files)
+            if self.data.get("assets") != found or icon:
+                moved = {"assets": found} if had else {}
+                written = content_hash(self.data.get("assets"))
+                form = cast("Form", was)
+                _push(self.data, Kept(was=form, now=now, moved=moved, icon=icon, written=written))
         if now == "png":
-            if was == "charx" and image is None:
-                picture = self._icon_picture(files)
-            for asset in assets:
-                if (name := _inside(asset["uri"])) in files:
-                    asset["uri"] = f"{ASSET_URI}{name}"
+            if icon in files:
+                picture = read_png(files.pop(icon), path=icon)
             return picture, files
-        if picture is not None:
-            self.lost("the picture", "a JSON file holds none; --image gives it back to a PNG")
-        self._packed(was, files)
-        return None, {}
+        icon = icon or self._icon_in(files, picture)
+        if icon and picture is not None:
+            files[icon] = picture.to_bytes()
+        if image is not None:
+            files |= self.with_icon(image)
+        return None, {CARD_MEMBER: b"", **self._safe(files)}
 
-    def with_icon(self, icon: Png, files: dict[str, bytes]) -> dict[str, bytes]:
+    def _assets_back(self, kept: Kept) -> str:
+        """Undo the last change of file; the name of the file that is the picture in the other."""
+        _pop(self.data)
+        self.data.pop("assets", None)
+        if "assets" in kept.moved:
+            self.data["assets"] = kept.moved["assets"]
+        return kept.icon
+
+    def _icon_out(self, files: dict[str, bytes]) -> str:
+        """Which file becomes the picture of a PNG: the main icon, else the first that is a PNG."""
+        icons = [a for a in self._assets() if a["type"] == "icon"]
+        for asset in sorted(icons, key=lambda a: a.get("name") != "main"):
+            name = _inside(asset["uri"]) or ""
+            if is_png(files.get(name, b"")):
+                bare = _bare(read_png(files[name], path=name))
+                if bare.to_bytes() == files[name]:
+                    asset["uri"] = "ccdefault:"
+                    return name
+        return ""
+
+    def _icon_in(self, files: dict[str, bytes], picture: Png | None) -> str:
+        """Under which name the picture of a PNG goes into an archive, as what its assets say."""
+        if picture is None:
+            return ""
+        name = ICON if ICON not in files else ICON.replace("main", f"picture-{len(files)}")
+        if not isinstance(self.data.get("assets"), list):
+            self.data["assets"] = copy.deepcopy(_DEFAULT_ASSETS)
+        icons = [a for a in self._assets() if a["type"] == "icon" and a["uri"] == "ccdefault:"]
+        if not icons:  # it has another icon, or none
+            taken = any(a["type"] == "icon" for a in self._assets())
+            icons = [{**_DEFAULT_ASSETS[0], "name": "picture" if taken else "main"}]
+            self.data["assets"].append(icons[0])
+        for asset in icons:
+            asset |= {"uri": f"{EMBEDDED[0]}{name}", "ext": "png"}
+        return name
+
+    def with_icon(self, icon: Png) -> dict[str, bytes]:
         """Make a picture the main icon; the file to be added."""
-        data = self.data
-        assets = self._assets()
-        if not isinstance(data.get("assets"), list):
-            data["assets"] = copy.deepcopy(_DEFAULT_ASSETS)
-            assets = self._assets()
-        mains = [a for a in assets if a["type"] == "icon" and a.get("name") == "main"]
+        if not isinstance(self.data.get("assets"), list):
+            self.data["assets"] = copy.deepcopy(_DEFAULT_ASSETS)
+        mains = [a for a in self._assets() if a["type"] == "icon" and a.get("name") == "main"]
         if not mains:
             mains = [copy.deepcopy(_DEFAULT_ASSETS[0])]
-            data["assets"].append(mains[0])
+            self.data["assets"].append(mains[0])
         mains[0] |= {"uri": f"{EMBEDDED[0]}{ICON}", "ext": "png"}
         return {ICON: _bare(icon).to_bytes()}
+
+    def _as_chunks(self, files: dict[str, bytes]) -> None:
+        for asset in self._assets():
+            if (name := _inside(asset["uri"])) in files:
+                asset["uri"] = f"{ASSET_URI}{name}"
 
     def _assets(self) -> list[dict[str, Any]]:
         """The assets that are objects with texts for type and URI."""
@@ -530,16 +588,6 @@ class _Work:
             and isinstance(a.get("uri"), str)
             and isinstance(a.get("type"), str)
         ]
-
-    def _icon_picture(self, files: dict[str, bytes]) -> Png | None:
-        """The main icon as a picture, if it is a PNG."""
-        for asset in self._assets():
-            name = _inside(asset["uri"])
-            if asset["type"] == "icon" and asset.get("name") == "main" and name in files:
-                if not is_png(files[name]):
-                    return None
-                return _bare(read_png(files[name], path=name))
-        return None
 
     def _safe(self, files: dict[str, bytes]) -> dict[str, bytes]:
         """The files under names that an archive may have.
@@ -650,10 +698,6 @@ def _drop(names: Iterable[str], data: dict[str, Any], version: Version) -> None:
     for name in names:
         if _at_default([name], data, version):
             del data[name]
-
-
-def _embedded(uri: str) -> str:
-    return f"{EMBEDDED[0]}{uri.removeprefix(ASSET_URI)}" if uri.startswith(ASSET_URI) else uri
 
 
 def _inside(uri: str) -> str | None:
