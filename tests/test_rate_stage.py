@@ -1,18 +1,21 @@
 """`personae rate` from end to end: ratings as runs of their own inside of a play run."""
 
 import json
+import shutil
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from personae.characters.starter import starter, starter_scenes
 from personae.cli import main
 from personae.errors import InputError, ReplayMissError, StoppedEarlyError, UsageError
 from personae.judging.metrics import MAXIMS, METRICS, rating_hash
 from personae.models.registry import Registry
 from personae.models.scripted import ScriptedModel
-from personae.play_stage import PLAYS, play_scenes
+from personae.play_stage import CARDS, PLAYS, play_scenes
+from personae.prompts import quoted
 from personae.rate_stage import Rated, rate
 from personae.records import Audit, Play, Price
 from personae.records.files import read_jsonl
@@ -257,6 +260,44 @@ async def test_a_chinese_run_is_rated_in_chinese(tmp_path: Path) -> None:
     done = await rated(run, "test:three", registry=endpoints.registry)
     assert {r.language for r in done.rows} == {"zh"}
     assert all("轨迹到此为止" in c["messages"][-1]["content"] for c in endpoints.asked)
+
+
+async def test_a_judge_is_told_what_the_card_told_the_character_and_no_more(tmp_path: Path) -> None:
+    scene = next(s for s in starter_scenes("en") if any(c.card for c in s.characters))
+    scenes, run = tmp_path / "scenes.jsonl", tmp_path / "run"
+    write_scenes([scene], scenes)
+    await play_scenes(scenes, run, WORLD, WORLD, rounds=1)
+    endpoints = Endpoints()
+    await rate(run, ["test:three"], registry=endpoints.registry)
+    secrets = {s.fact: s.known_by for s in scene.secrets}
+    for one in scene.characters:
+        told = "".join(
+            c["messages"][1]["content"]
+            for c in endpoints.asked
+            if c["meta"]["character"] == one.name
+        )
+        assert one.card is not None
+        card = starter(one.card)
+        assert card.description[:200] in told
+        for fact, known_by in secrets.items():
+            assert (quoted(fact, "x")[4:-5] in told) == (one.name in known_by)
+        for other in (c for c in scene.characters if c is not one):
+            assert other.card is not None
+            assert starter(other.card).description[:200] not in told
+
+
+async def test_a_run_that_lost_its_cards_is_not_rated_without_them(tmp_path: Path) -> None:
+    scene = next(s for s in starter_scenes("en") if any(c.card for c in s.characters))
+    scenes, run = tmp_path / "scenes.jsonl", tmp_path / "run"
+    write_scenes([scene], scenes)
+    await play_scenes(scenes, run, WORLD, WORLD, rounds=1)
+    await rated(run, "test:three")
+    (run / CARDS).unlink()
+    with pytest.raises(InputError, match="of other plays"):
+        await rated(run, "test:three")
+    shutil.rmtree(run / "ratings")
+    with pytest.raises(InputError, match="is not there"):
+        await rated(run, "test:three")
 
 
 # The document of the report ----------------------------------------------------------------------

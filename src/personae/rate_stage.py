@@ -8,7 +8,7 @@ one ends; it is derived, never appended to.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +20,7 @@ from personae.judging.lift import is_lift
 from personae.judging.metrics import Kind, rating_hash
 from personae.judging.trajectories import RATING_SAMPLING, Case, Known, Seat, cases_of, rate_rows
 from personae.models.registry import Registry
-from personae.play_stage import PLAYS
+from personae.play_stage import CARDS, PLAYS
 from personae.records import Language, Manifest, Play, RatingRow, Sampling, content_hash
 from personae.records.trajectory import Protocol
 from personae.reports.ratings import (
@@ -28,12 +28,23 @@ from personae.reports.ratings import (
     RATINGS,
     check_made_from,
     finished_plays,
-    plays_hash,
+    kept_cards,
+    made_from,
     ratings_of,
     read_rated,
 )
-from personae.session import RESULTS, Options, Run, new_manifest, open_run, repair_messages
+from personae.session import (
+    MANIFEST,
+    RESULTS,
+    Options,
+    Run,
+    new_manifest,
+    open_run,
+    read_manifest,
+    repair_messages,
+)
 from personae.stages import seeded, write_results
+from personae.world.cast import players
 
 _HASH_CHARS = 12
 
@@ -126,7 +137,7 @@ async def rate(
         sampling={"judge": sampling.to_dict()},
         arguments={"narrator": narrator, "cwd": str(Path.cwd())},
         rubric_hash=rating_hash(language, protocol, kind),
-        made_from=(plays_hash(plays),),
+        made_from=made_from(run, plays),
     )
     path = rating_path(run, judges, kind, protocol, seed)
     _check_neighbours(run, path, manifest)
@@ -194,7 +205,7 @@ def _check_neighbours(run: Path, path: Path, manifest: Manifest) -> None:
         UsageError: a rating of the same kind used other rubrics, or one of these judges.
     """
     for other, was in ratings_of(run).items():
-        check_made_from(other, was, manifest.made_from[0])
+        check_made_from(other, was, manifest.made_from)
         if was.arguments.get("narrator") != manifest.arguments["narrator"]:
             continue
         if was.rubric_hash != manifest.rubric_hash:
@@ -223,6 +234,29 @@ def merge_ratings(run: Path) -> tuple[RatingRow, ...]:
     return rows
 
 
-def known_of(run: Path, plays: Sequence[Play]) -> Mapping[tuple[str, str], Known]:
-    """What characters knew by their cards, by scene id and name."""
-    return {}
+def known_of(run: Path, plays: Sequence[Play]) -> dict[tuple[str, str], Known]:
+    """What characters knew by their cards, by scene id and name: as the play put it to them.
+
+    Raises:
+        InputError: a card that a scene refers to is not kept in the run.
+    """
+    cards = {card.card: card.character for card in kept_cards(run)}
+    seed = read_manifest(run).seed if (run / MANIFEST).is_file() else 0
+    found: dict[tuple[str, str], Known] = {}
+    for play in plays:
+        for one in play.scene.characters:
+            if one.card is not None and one.card not in cards:
+                raise InputError(
+                    f"the card {one.card!r} of {one.name!r} is not there",
+                    path=run / CARDS,
+                    mend="Give the run as `personae play` left it",
+                )
+        brought = players(play.scene, cards, play.language, seed)
+        secrets = [secret for player in brought.values() for secret in player.secrets]
+        for one in play.scene.characters:
+            player = brought.get(one.name)
+            found[play.scene.id, one.name] = Known(
+                profile="" if player is None else player.profile,
+                secrets=tuple(s.fact for s in secrets if one.name in s.known_by),
+            )
+    return found

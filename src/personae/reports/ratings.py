@@ -12,13 +12,14 @@ from personae.errors import InputError
 from personae.journal.store import Journal
 from personae.judging.metrics import Kind
 from personae.judging.trajectory_scores import kind_of, scores_document
-from personae.play_stage import PLAYS, read_plays
+from personae.play_stage import CARDS, PLAYS, read_plays
 from personae.records import Audit, Language, Manifest, Play, Prices, RatingRow, content_hash
 from personae.records.files import read_jsonl
 from personae.reports.data import Cost, UsageLine
 from personae.reports.gather import find_audit, total_cost, usage_line
 from personae.reports.gather import weights_of as weights_behind
 from personae.session import JOURNAL, MANIFEST, RESULTS, read_manifest
+from personae.world.cast import CardInPlay, read_cards
 
 RATINGS = "ratings"
 RATE = "rate"
@@ -65,8 +66,22 @@ def finished_plays(run: Path) -> tuple[Play, ...]:
 
 
 def plays_hash(plays: Iterable[Play]) -> str:
-    """SHA-256 (64 hex digits) over plays: what a rating was made from."""
+    """SHA-256 (64 hex digits) over plays."""
     return content_hash([play.to_dict() for play in plays])
+
+
+def kept_cards(run: Path) -> tuple[CardInPlay, ...]:
+    """The cards that a play run kept; none where its scenes refer to none.
+
+    Raises:
+        InputError: a line is no card.
+    """
+    return read_cards(run / CARDS) if (run / CARDS).is_file() else ()
+
+
+def made_from(run: Path, plays: Sequence[Play]) -> tuple[str, ...]:
+    """The hashes of what a rating is made from: the plays, and the cards that judges are told."""
+    return (plays_hash(plays), *(card.hash for card in kept_cards(run)))
 
 
 def ratings_of(run: Path) -> dict[Path, Manifest]:
@@ -80,13 +95,13 @@ def ratings_of(run: Path) -> dict[Path, Manifest]:
     return {folder: manifest for folder, manifest in found.items() if manifest.kind == RATE}
 
 
-def check_made_from(rating: Path, manifest: Manifest, plays: str) -> None:
-    """Refuse a rating that was made from other plays.
+def check_made_from(rating: Path, manifest: Manifest, made: Sequence[str]) -> None:
+    """Refuse a rating that was made from other plays (`made_from`).
 
     Raises:
         InputError: it was.
     """
-    if manifest.made_from != (plays,):
+    if manifest.made_from != tuple(made):
         raise InputError(
             f"this rating is of other plays than those in {PLAYS} now",
             path=rating,
@@ -101,11 +116,11 @@ def read_rated(run: Path) -> RatedRun:
         InputError: as `finished_plays`; a rating is of other plays; a line is no rating.
     """
     plays = finished_plays(run)
-    made_from = plays_hash(plays)
+    made = made_from(run, plays)
     ratings = ratings_of(run)
     rows: list[RatingRow] = []
     for folder, manifest in ratings.items():
-        check_made_from(folder, manifest, made_from)
+        check_made_from(folder, manifest, made)
         if (folder / RESULTS).is_file():
             rows += read_rating_rows(folder / RESULTS)
     return RatedRun(run, plays, ratings, tuple(rows))
