@@ -169,8 +169,8 @@ class MiniLM:
         tokenizer.enable_truncation(MAX_TOKENS)
         request = compiled(sentence_graph(load_file(_file(folder, MODEL))))
         # The longest input first. OpenVINO 2026.4 fits itself to the shapes that it sees: after an
-        # input of one token, which no text is (each has a first and a last), all longer ones of
-        # that graph come out wrong.
+        # input of one token, which no text is (each has a first and a last), longer ones may come
+        # out wrong.
         request.infer([np.zeros((1, MAX_TOKENS), dtype=np.int64)])
         self._tokenizer, self._request = tokenizer, request
         one, two, three = self._vectors(_KNOWN)
