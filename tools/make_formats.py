@@ -18,6 +18,7 @@ from personae.interview.export import COLUMNS
 from personae.interview.personas import MAX_PERSONA_CHARS
 from personae.judging.audit import AuditRow
 from personae.judging.people import HumanAgreement
+from personae.judging.writers import Comparison
 from personae.records import (
     Agreement,
     Audit,
@@ -34,7 +35,7 @@ from personae.records import (
     Task,
 )
 from personae.reports.data import CallCounts, Cost, FailureCount, UsageLine
-from personae.world.writing import Attempt, ComparedScene, Comparison
+from personae.world.writing import Attempt, ComparedScene
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "formats"
 DRAFT = "https://json-schema.org/draft/2020-12/schema"

@@ -16,7 +16,6 @@ from personae.judging.answers import (
     LeftOut,
     answers_of_results,
     read_answer_file,
-    written_in,
 )
 from personae.judging.audit import (
     GROUPS,
@@ -34,6 +33,7 @@ from personae.judging.rubrics import rubric_hash, rubric_set
 from personae.models.registry import Registry
 from personae.records import Audit, Language, Rubric, Sampling
 from personae.records.files import read_jsonl, write_atomically
+from personae.records.language import written_in
 from personae.reports.gather import AUDITS, read_results
 from personae.session import BENCHMARK, RESULTS, Options, Run, new_manifest, open_run
 from personae.stages import seeded, write_results

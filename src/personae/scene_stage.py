@@ -13,10 +13,11 @@ from typing import Any
 
 from personae.errors import InputError, UsageError
 from personae.journal.client import Plan
-from personae.judging.answers import written_in
+from personae.judging.writers import Comparison, summarise
 from personae.models.registry import Registry
 from personae.records import Character, Language, Record, content_hash
 from personae.records.files import files_of, write_atomically
+from personae.records.language import written_in
 from personae.records.scene import Origin
 from personae.session import Options, new_manifest, open_run
 from personae.stages import run_beside, seeded
@@ -30,7 +31,6 @@ from personae.world.writing import (
     WRITER_SAMPLING,
     BookSupply,
     CastSupply,
-    Comparison,
     Member,
     Rule,
     Supply,
@@ -38,7 +38,6 @@ from personae.world.writing import (
     Written,
     compare_writers,
     craft_scenes,
-    summarise,
 )
 
 KIND = "scene write"

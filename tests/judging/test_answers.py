@@ -14,7 +14,6 @@ from personae.judging.answers import (
     answers_of_results,
     read_answer_file,
     unfit,
-    written_in,
 )
 from personae.prompts import render
 from personae.records import Benchmark, Failure, Persona, Question, ResultRow, Task
@@ -251,12 +250,6 @@ def test_the_hash_follows_the_content_and_not_the_order() -> None:
     turned = answers_of_results(rows[::-1], benchmark, "results.jsonl")
     changed = answers_of_results(rows[:1], benchmark, "results.jsonl")
     assert one.hash == turned.hash != changed.hash
-
-
-def test_the_language_is_that_of_most_letters() -> None:
-    assert written_in(["我在河口摆渡。", "OK"]) == "zh"
-    assert written_in(["The word 道 means way."]) == "en"
-    assert written_in([]) == "en"
 
 
 def test_a_character_may_say_who_it_is() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from personae.journal.client import Client
 from personae.journal.store import Journal
+from personae.judging.writers import summarise
 from personae.models.scripted import ReplyFunction, ScriptedModel
 from personae.prompts import LANGUAGES, names, quoted, render, variables
 from personae.prompts.scene_schemas import MOST_CHARACTERS, review_schema, scene_schema
@@ -20,7 +21,6 @@ from personae.world.writing import (
     TRIES,
     BookSupply,
     CastSupply,
-    ComparedScene,
     Fault,
     FaultCode,
     Member,
@@ -33,7 +33,6 @@ from personae.world.writing import (
     craft_scenes,
     criteria,
     faults_of,
-    summarise,
 )
 from tests.scripts.scenes import names_for, scene_of, verdict
 from tests.scripts.scenes import reply as sensible
@@ -629,29 +628,6 @@ async def test_what_was_not_delivered_is_missing_with_its_cause_and_never_a_low_
     assert taken.criteria["coherence"].mean == 4.0
     assert cells["single", "generated"].causes == {"failed": 1, "review_failed": 1}
     assert {a.cause for a in done.rejected} == {"no_scene", "failed"}
-
-
-def test_means_and_differences_are_those_that_a_hand_computes():
-    def row(unit: str, method: Any, score: int | None) -> ComparedScene:
-        scores = None if score is None else dict.fromkeys(CRITERIA, score)
-        return ComparedScene(
-            unit=unit, origin="generated", method=method, writer="a", reviewer="r",
-            scores=scores, cause=None if scores else "rejected",
-        )  # fmt: skip
-
-    singles = [row(u, "single", s) for u, s in zip("wxyz", [2, 3, 4, 5], strict=True)]
-    staged = [row(u, "three_stages", s) for u, s in zip("wxyz", [3, 5, None, 5], strict=True)]
-    result = summarise([*singles, *staged], "r")
-    single, three = result.writers
-    assert single.criteria["detail"] is not None
-    assert single.criteria["detail"].mean == 3.5
-    assert three.criteria["detail"] is not None
-    assert three.criteria["detail"].mean == pytest.approx(13 / 3)
-    assert (three.n, three.missing) == (3, 0.25)
-    (difference,) = result.differences
-    assert difference.n == 3
-    assert difference.criteria["detail"] is not None
-    assert difference.criteria["detail"].mean == pytest.approx((1 + 2 + 0) / 3)
 
 
 def test_the_script_of_these_tests_takes_names_from_where_the_prompt_has_them():

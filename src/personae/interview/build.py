@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from personae.interview.similarity import Distinct
 from personae.journal.flow import Watcher, each
 from personae.judging.rubrics import rubric_set
 from personae.prompts import render
@@ -22,6 +21,7 @@ from personae.records import (
     Shortfall,
     Task,
 )
+from personae.records.similarity import Distinct
 
 MOST_ENVIRONMENTS = 6
 BATCH = 10

@@ -10,11 +10,11 @@ from pathlib import Path
 from personae.characters.importers import is_card_file, read_characters
 from personae.characters.prompt import persona_line
 from personae.errors import InputError
-from personae.interview.similarity import Distinct, normalised
 from personae.prompts import render
 from personae.prompts.schemas import personas_schema
 from personae.records import Call, Language, Model, Persona, Sampling, Shortfall, content_hash
 from personae.records.files import read_jsonl, read_text
+from personae.records.similarity import Distinct, normalised
 
 MAX_PERSONA_CHARS = 20_000
 BATCH = 10

@@ -10,7 +10,7 @@ answers of a character. They are left out and said to be.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
@@ -21,7 +21,6 @@ from personae.judging.refusal import is_refusal
 from personae.prompts import LANGUAGES, render
 from personae.records import (
     Benchmark,
-    Language,
     Persona,
     Question,
     ResultRow,
@@ -45,8 +44,6 @@ _PROMPT = re.compile(
     re.MULTILINE,
 )
 _SPEAKER = re.compile(r"\w \(+(?:speaking|thinking)\)")
-_HAN = re.compile("[\u3400-\u9fff]")
-_LETTER = re.compile(r"[^\W\d_]")
 
 
 @dataclass(frozen=True)
@@ -123,15 +120,6 @@ class Answers:
 def normal(text: str) -> str:
     """A text for comparison: lower case, single spaces."""
     return " ".join(text.lower().split())
-
-
-def written_in(texts: Iterable[str]) -> Language:
-    """The language that most of the texts are in: Chinese from three Han letters in ten."""
-    letters = han = 0
-    for text in texts:
-        han += len(_HAN.findall(text))
-        letters += len(_LETTER.findall(text))
-    return "zh" if letters and han / letters >= 0.3 else "en"
 
 
 @lru_cache(maxsize=4096)

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TypeVar
 
 from personae.errors import InputError
-from personae.judging.answers import written_in
 from personae.records.files import read_bytes
+from personae.records.language import written_in
 from personae.records.tokens import estimate_tokens
 
 Item = TypeVar("Item")

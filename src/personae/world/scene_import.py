@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from personae.errors import InputError
-from personae.judging.answers import written_in
 from personae.records import Language, Scene
 from personae.records.files import files_of, read_json
+from personae.records.language import written_in
 from personae.records.scene import Origin
 
 Note: TypeAlias = Callable[[str], object]

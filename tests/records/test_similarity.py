@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from personae.interview.similarity import Distinct, normalised, similarity, trigrams
+from personae.records.similarity import Distinct, normalised, similarity, trigrams
 
 words = st.text(max_size=30)
 
