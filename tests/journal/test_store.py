@@ -210,3 +210,28 @@ async def test_a_closed_journal_is_one_file_and_reading_it_leaves_no_other(tmp_p
     with Journal(tmp_path / "j.sqlite", read_only=True) as journal:
         assert len(journal) == 1
     assert [p.name for p in tmp_path.iterdir()] == ["j.sqlite"]
+
+
+async def test_a_call_that_no_row_can_hold_is_not_looked_up_in_the_file(tmp_path: Path):
+    with Journal(tmp_path / "j.sqlite") as journal:
+        queries: list[str] = []
+        journal._db.set_trace_callback(queries.append)
+        asked, other = call("asked"), call("other")
+        await journal.put(asked.key(), asked, answered())
+        assert journal.get(other.key()) is None
+        assert queries == []
+        assert journal.get(asked.key()) == answered()
+        assert len(queries) == 1
+    with Journal(tmp_path / "j.sqlite") as later:
+        assert later.get(asked.key()) == answered(), "its rows are those of an earlier process"
+
+
+async def test_what_another_process_writes_is_seen_from_the_next_commit_on(tmp_path: Path):
+    with Journal(tmp_path / "j.sqlite") as one, Journal(tmp_path / "j.sqlite") as two:
+        first, second, mine = call("first"), call("second"), call("mine")
+        await one.put(first.key(), first, answered("one's"))
+        assert (await two.put(first.key(), first, answered("two's"))).text == "one's"
+        await one.put(second.key(), second, answered())
+        await two.put(mine.key(), mine, answered())
+        assert two.get(second.key()) == answered()
+        assert two.get(first.key()) == answered("one's")

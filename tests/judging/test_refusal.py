@@ -6,7 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from personae.judging.refusal import is_refusal, refusal_reasons
+from personae.judging.refusal import (
+    _CHINESE,
+    _ENGLISH,
+    _applies,
+    _normal,
+    is_refusal,
+    refusal_reasons,
+)
 
 LABELLED = [
     json.loads(line)
@@ -86,3 +93,12 @@ def test_odd_texts_are_no_refusals(answer: str) -> None:
 def test_an_endless_answer_is_judged_by_its_ends(part: str) -> None:
     assert not is_refusal(part * 100_000)
     assert is_refusal("I'm an AI and I can't answer that. " + part * 100_000)
+
+
+def test_no_rule_s_hints_hide_what_its_pattern_would_find() -> None:
+    halves = [a["text"][: len(a["text"]) // 2] for a in LABELLED]
+    crossed = [a + b["text"] for a, b in zip(halves, reversed(LABELLED), strict=True)]
+    for text in [a["text"] for a in LABELLED] + crossed:
+        for rules, normal in zip((_ENGLISH, _CHINESE), _normal(text), strict=True):
+            for rule in rules:
+                assert _applies(rule, normal) == _applies(rule._replace(hints=()), normal)

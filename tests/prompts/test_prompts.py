@@ -172,6 +172,11 @@ def test_a_quotation_disarms_the_control_tokens_of_chat_templates() -> None:
         assert token.lower() not in quoted(f"so {token.lower()} there", "response")
 
 
+@given(st.text(st.characters(max_codepoint=0x7F)))
+def test_an_ascii_text_is_quoted_as_it_is_beside_other_letters(text: str) -> None:
+    assert quoted(text + "\n.", "t") == quoted(text + "\né", "t").replace("é", ".")
+
+
 def test_what_is_not_text_cannot_be_quoted() -> None:
     with pytest.raises(TypeError, match="<response> quotes text"):
         quoted(None, "response")  # type: ignore[arg-type]  # the point of the test

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import asyncio
 import json
 import sys
 from collections.abc import Callable, Coroutine
@@ -15,6 +14,7 @@ from rich.table import Table
 
 from personae.errors import InputError
 from personae.journal.client import DEFAULT_CONCURRENCY, Plan
+from personae.journal.flow import run
 from personae.models.prices import PriceTable, load_prices
 from personae.progress import Display
 from personae.records import Manifest
@@ -99,7 +99,7 @@ def prices_of(args: argparse.Namespace) -> PriceTable:
 def carry_out(args: argparse.Namespace, work: Callable[[Options], Coroutine[Any, Any, Any]]) -> Any:
     """Carry out a stage under the display."""
     with Display(quiet=args.json and not sys.stderr.isatty()) as display:
-        return asyncio.run(work(options_of(args, display)))
+        return run(work(options_of(args, display)))
 
 
 def show_document(args: argparse.Namespace, document: Any, show: Callable[[Console], None]) -> int:

@@ -159,6 +159,12 @@ class _Fail:
     done: asyncio.Future[Reply | None]
 
 
+def _foreign_commits(db: sqlite3.Connection) -> int:
+    """A number that changes with every commit of another connection."""
+    (version,) = db.execute("PRAGMA data_version").fetchone()
+    return int(version)
+
+
 def _blobs(job: _Put) -> tuple[bytes, bytes, bytes]:
     call = _pack(job.call.to_json(exclude={"messages"}).encode())
     return call, _pack_messages(job.call.messages), _pack(job.reply.to_json().encode())
@@ -184,6 +190,9 @@ class Journal:
         self._broken: JournalError | None = None
         self._thread: threading.Thread | None = None
         self._session: int | None = None
+        # The keys put here, as long as the file holds no other rows: looking them up there would
+        # cost each new call more than its hash does.
+        self._mine: set[bytes] | None = None
         if read_only and not path.is_file():
             raise JournalError(f"{path}: there is no journal here")
         try:
@@ -197,6 +206,7 @@ class Journal:
                 )
                 self._session = row.lastrowid
                 self._db.commit()
+                self._mine = set() if len(self) == 0 else None
         except sqlite3.Error as error:
             raise self._explain(error) from None
 
@@ -261,7 +271,13 @@ class Journal:
     # Reading ---------------------------------------------------------------------------------
 
     def get(self, key: bytes) -> Reply | None:
-        """The reply of a call, answered or failed, or None if it was never asked."""
+        """The reply of a call, answered or failed, or None if it was never asked.
+
+        What another process has committed to a journal that was empty at opening is seen from this
+        one's next commit on; until then `put` hands over the reply that was there first.
+        """
+        if self._mine is not None and key not in self._mine:
+            return None
         try:
             row = self._db.execute("SELECT reply FROM replies WHERE key = ?", (key,)).fetchone()
         except sqlite3.Error as error:
@@ -329,6 +345,8 @@ class Journal:
             JournalError: the file cannot be written; nothing committed before is lost.
         """
         done: asyncio.Future[Reply] = asyncio.get_running_loop().create_future()
+        if self._mine is not None:
+            self._mine.add(key)
         self._submit(_Put(key, call, reply, done))
         return await done
 
@@ -352,6 +370,7 @@ class Journal:
         db: sqlite3.Connection | None = None
         last = 0.0
         closing = False
+        version = 0
         while not closing:
             batch = [self._queue.get()]
             wait = last + COMMIT_GAP - time.monotonic()
@@ -366,7 +385,12 @@ class Journal:
                 if db is None:
                     db = sqlite3.connect(self.path, timeout=BUSY_SECONDS, isolation_level=None)
                     db.execute("PRAGMA synchronous = NORMAL")
+                    version = _foreign_commits(db)
+                    if db.execute("SELECT 1 FROM replies LIMIT 1").fetchone():
+                        self._mine = None  # another process has written since this one opened
                 results = self._commit(db, jobs)
+                if self._mine is not None and _foreign_commits(db) != version:
+                    self._mine = None
             except Exception as error:  # noqa: BLE001  (whatever it is, the waiting callers must hear of it)
                 wrapped = (
                     self._explain(error)

@@ -43,20 +43,27 @@ def refusal_reasons(answer: str) -> tuple[str, ...]:
     texts = _normal(answer)
     found = []
     for rules, text in ((_ENGLISH, texts[0]), (_CHINESE, texts[1])):
-        if rules is _CHINESE and not _HAN.search(text):
+        if rules is _CHINESE and (text.isascii() or not _HAN.search(text)):
             continue  # half of the work, for an answer that they cannot apply to
         found += [rule.reason for rule in rules if _applies(rule, text)]
     return tuple(found)
 
 
 def _applies(rule: _Rule, text: str) -> bool:
-    if rule.hints and not any(hint in text for hint in rule.hints):
+    if rule.hints and not _holds_one(text, rule.hints):
         return False
     for match in rule.pattern.finditer(text):
         if rule.near is None:
             return True
         start = max(0, match.start() - rule.reach)
         if rule.near.search(text, start, match.end() + rule.reach):
+            return True
+    return False
+
+
+def _holds_one(text: str, hints: tuple[str, ...]) -> bool:
+    for hint in hints:  # noqa: SIM110  (half the time of any() over a generator)
+        if hint in text:
             return True
     return False
 
@@ -120,6 +127,7 @@ _ENGLISH = (
         ),
         _NEGATION,
         250,
+        hints=("ai", "model", "llm", "chat", "program", "assistant", "intelligence", "a.i."),
     ),
     _Rule(
         "gives a model's name and maker",
@@ -266,6 +274,7 @@ _ENGLISH = (
             |\bmy\s(?:programming|content\spolicy|training\sdata|safety\sguidelines)\s
             (?:does|do|prevents?|prohibits?|forbids?)\b"""
         ),
+        hints=("guidelines", "polic", "programming", "training data"),
     ),
     _Rule(
         "was designed to assist",
@@ -278,6 +287,16 @@ _ENGLISH = (
             r"\b(?:do\snot|don't|cannot|can't)\s(?:have|possess|share|hold|provide|engage|feel)"
         ),
         200,
+        hints=(
+            "designed",
+            "programmed",
+            "created",
+            "built",
+            "my purpose",
+            "my goal",
+            "my role",
+            "my function",
+        ),
     ),
 )
 

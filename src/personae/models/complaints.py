@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any
+
+from pydantic_core import from_json
 
 from personae.errors import (
     AuthenticationError,
@@ -194,6 +197,8 @@ def as_dict(value: Any) -> dict[str, Any]:
 
 def decode(raw: bytes) -> Any:
     """The JSON value of a body, or None where it is none."""
+    with contextlib.suppress(ValueError):  # a byte order mark, half of a surrogate pair
+        return from_json(raw)  # a third of the time of json.loads
     try:
         return json.loads(raw)
     except (ValueError, RecursionError):

@@ -131,7 +131,7 @@ class OpenAICompatible:
         for _ in range(_MAX_SENDS):
             body, notes = body_of(call, self._address.model, dialect)
             try:
-                answer, seconds = await self._exchange(body)
+                answer, seconds = await self._exchange(encode(body, call.messages))
             except RejectedError as rejection:
                 changed = without_what_it_names(rejection, body, call, dialect, tried)
                 if changed is None:
@@ -151,7 +151,8 @@ class OpenAICompatible:
         if not self._dialect.score:
             raise self._no_score()
         try:
-            answer, seconds = await self._exchange(score_body(call, self._address.model))
+            body = score_body(call, self._address.model)
+            answer, seconds = await self._exchange(encode(body, call.messages))
         except RejectedError as rejection:
             if cannot_score(rejection):
                 raise self._no_score() from None
@@ -194,9 +195,9 @@ class OpenAICompatible:
         self._loop = loop
         return self._session
 
-    async def _exchange(self, body: dict[str, Any]) -> tuple[dict[str, Any], float]:
+    async def _exchange(self, data: bytes) -> tuple[dict[str, Any], float]:
         """Send one body; the decoded answer and the seconds it took."""
-        session, data = self._open(), encode(body)
+        session = self._open()
         start = time.perf_counter()
         kind: type[TransportError]
         try:

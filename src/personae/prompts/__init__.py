@@ -40,6 +40,7 @@ _OUTSIDE = {
         (*range(9), *range(0x0B, 0x20), *range(0x7F, 0xA0), *range(0xD800, 0xE000)), "\ufffd"
     ),
 }
+_OUTSIDE_ASCII = bytes(c for c in _OUTSIDE if c < 0x80)
 _BRACKET_TOKEN = re.compile(
     r"\[(/?(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_\w+))\]", re.IGNORECASE
 )
@@ -138,11 +139,21 @@ def quoted(text: str, tag: str, **attributes: str | int) -> str:
     """
     if not isinstance(text, str):
         raise TypeError(f"<{tag}> quotes text, not {type(text).__name__}")
-    inside = text.replace("\r\n", "\n").replace("\r", "\n").translate(_OUTSIDE)
+    inside = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not _is_plain(inside):
+        inside = inside.translate(_OUTSIDE)
     if "[" in inside:
         inside = _BRACKET_TOKEN.sub(r"⟦\1⟧", inside)
     head = "".join(f' {key}="{value}"' for key, value in attributes.items())
     return f"<{tag}{head}>\n{inside}\n</{tag}>"
+
+
+def _is_plain(text: str) -> bool:
+    """Whether a text is ASCII with nothing to replace: told in a fifth of the time of replacing."""
+    if not text.isascii():
+        return False
+    raw = text.encode()
+    return len(raw.translate(None, _OUTSIDE_ASCII)) == len(raw)
 
 
 def sentence(text: str, language: Language) -> str:
@@ -233,10 +244,17 @@ def _sections(name: str, language: Language) -> tuple[tuple[Role, Template], ...
     if f"{name}.md" not in _sources(language):
         raise KeyError(f"there is no prompt {language}/{name}; there are: {names(language)}")
     environment = _environment(language)
+
+    def compiled(body: str) -> Template:
+        template = environment.from_string(body.strip())
+        # Copied for every rendering: a ChainMap takes as long for that as a message for its text.
+        template.globals = dict(template.globals)
+        return template
+
     head, *parts = _MARK.split(_inlined(_sources(language)[f"{name}.md"], language))
     if head.strip() or not parts:
         raise ValueError(f"prompt {language}/{name} must begin with a line `=== system` or so")
     return tuple(
-        (cast("Role", role), environment.from_string(body.strip()))
+        (cast("Role", role), compiled(body))
         for role, body in zip(parts[::2], parts[1::2], strict=True)
     )

@@ -90,8 +90,9 @@ def _digest(messages: tuple[Message, ...]) -> bytes:
     return blake2b(messages_json(messages), digest_size=32).digest()
 
 
+@lru_cache(maxsize=256)
 def messages_json(messages: tuple[Message, ...]) -> bytes:
-    """Messages as one line of JSON in UTF-8."""
+    """Messages as one line of JSON in UTF-8; hashed, sent to each judge of a panel, and kept."""
     pairs = [{"role": m.role, "content": m.content} for m in messages]
     try:
         return to_json(pairs)
