@@ -18,6 +18,8 @@ from personae.interview.export import COLUMNS
 from personae.interview.personas import MAX_PERSONA_CHARS
 from personae.judging.audit import AuditRow
 from personae.judging.people import HumanAgreement
+from personae.judging.trajectory_audit import TrajectoryAuditRow
+from personae.judging.trajectory_scores import Cronbach, Gap, JudgeAgreement, TrajectoryScores
 from personae.judging.writers import Comparison
 from personae.records import (
     Agreement,
@@ -28,6 +30,7 @@ from personae.records import (
     PairedDifference,
     Persona,
     Question,
+    RatingRow,
     Record,
     ResultRow,
     Scene,
@@ -215,12 +218,16 @@ def _ratings() -> Schema:
         "object of its cells. UTF-8, at most 64 MB; the first line names the four columns.",
         **_object(
             {
-                "unit_id": {**TEXT, "description": "The answer: `unit_id` of results.jsonl."},
+                "unit_id": {
+                    **TEXT,
+                    "description": "The answer or trajectory: `unit_id` of results.jsonl.",
+                },
                 "rater": {**TEXT, "description": "Who rated; once an answer and metric."},
                 "metric": {
                     **TEXT,
-                    "description": "A task by any of its names (that of the answer's question), or "
-                    "the raters' own name, such as overall.",
+                    "description": "A task by any of its names (that of the answer's question); of "
+                    "a trajectory one of the seven metrics; or the raters' own name, such as "
+                    "overall.",
                 },
                 "score": {
                     "type": "string",
@@ -337,6 +344,60 @@ def _report() -> Schema:
     )
 
 
+def _scenes() -> tuple[Schema, dict[str, Schema]]:
+    """What stands under `scenes` (`personae.reports.ratings.scenes_document`), and its `$defs`."""
+    scores = _list(_ref(TrajectoryScores))
+    by_judge: Schema = {"type": "object", "additionalProperties": scores}
+    judge = _object(
+        {
+            "model": STRING,
+            "kind": {"enum": ["characters", "narrator"]},
+            "lang": {"enum": ["en", "zh"]},
+            "rubric_hash": HASH,
+            "audit": {"enum": ["passed", "failed", "none"]},
+            "reasons": _list(STRING),
+        }
+    )
+    spent: Schema = {"type": ["number", "null"], "minimum": 0, "description": "null is unknown."}
+    cost = _object(
+        {
+            "calls": COUNT,
+            "usd": spent,
+            "tokens_in": spent,
+            "tokens_out": spent,
+            "per_play": _object({"usd": spent, "tokens_in": spent, "tokens_out": spent}),
+            "models": _list(_ref(UsageLine)),
+        }
+    )
+    shown = {
+        "models": {**scores, "description": "Without scenes of a single character."},
+        "alone": {**scores, "description": "Of the scenes with a single character."},
+        "by_judge": by_judge,
+        "agreement": _list(_ref(JudgeAgreement)),
+        "cronbach": _list(_ref(Cronbach)),
+        "gap": _list(_ref(Gap)),
+        "narrator": _object(
+            {"models": scores, "by_judge": by_judge, "agreement": _list(_ref(JudgeAgreement))}
+        ),
+        "judges": _list(judge),
+        "cost": _object({"characters": cost, "narrator": cost, "judges": cost}),
+        "plays": COUNT,
+    }
+    return _object(shown), _records(TrajectoryScores, JudgeAgreement, Cronbach, Gap, UsageLine)
+
+
+def _rate_document() -> Schema:
+    scenes, defs = _scenes()
+    whole = {"run": STRING, "rating": STRING, "rows": COUNT, "missing": COUNT, "scenes": scenes}
+    return _open(
+        {
+            "description": "What `personae rate --json` prints. scenes.models is a contract.",
+            **_object(whole),
+            "$defs": defs,
+        }
+    )
+
+
 def _audit_document() -> Schema:
     return _open(
         {
@@ -365,6 +426,7 @@ def schemas() -> dict[str, Schema]:
     made: dict[str, tuple[str, Schema]] = {
         "benchmark": ("A line of a benchmark file (BENCH.jsonl)", _benchmark()),
         "results": ("A line of results.jsonl", _of(ResultRow)),
+        "play_results": ("A line of results.jsonl of a play run", _of(RatingRow)),
         "manifest": ("manifest.json of a run directory", _of(Manifest)),
         "audits": (
             "audits.json of a run directory",
@@ -375,6 +437,10 @@ def schemas() -> dict[str, Schema]:
             },
         ),
         "audit_rows": ("A line of audit_rows.jsonl", _of(AuditRow)),
+        "play_audit_rows": (
+            "A line of audit_rows.jsonl of an audit over plays",
+            _of(TrajectoryAuditRow),
+        ),
         "personas": ("A line of a file of personas (.jsonl)", _personas()),
         "environments": ("A pool of environments (.json)", _environments()),
         "personagym": ("A question file of the public PersonaGym repository", _personagym()),
@@ -392,6 +458,7 @@ def schemas() -> dict[str, Schema]:
         "report": ("The document of `personae report --json`", _report()),
         "agree": ("The document of `personae agree --json`", _open(_of(HumanAgreement))),
         "audit": ("The document of `personae audit --json`", _audit_document()),
+        "rate": ("The document of `personae rate --json`", _rate_document()),
         "dry_run": ("The document of any command with `--dry-run --json`", _dry_run()),
     }
     return {
