@@ -190,7 +190,7 @@ def _starters(language: Language) -> list[_Person]:
 def _person(character: Character, card: str) -> _Person:
     from personae.characters.macros import expand
 
-    name = character.called
+    name = character.called.strip()
     parts = (character.description, character.personality)
     tongue = character.ours.language or written_in(parts)
     told = "\n\n".join(

@@ -13,27 +13,37 @@ def _letters(*parts: Any) -> str:
     return f"{digest[:20]} {digest[20:40]} {digest[40:]}"
 
 
+def _people(call: dict[str, Any]) -> tuple[list[str], list[str]]:
+    """Whom the schema names, if it does, and its words for gender."""
+    wanted = call["schema"]["properties"]["scene"]
+    people = wanted.get("anyOf", [wanted])[0]["properties"]["characters"]
+    parts = [p["properties"] for p in people.get("properties", {}).values()]
+    names = [part["name"]["enum"][0] for part in parts]
+    return names, (parts or [people["items"]["properties"]])[0]["gender"]["enum"]
+
+
 def scene_of(call: dict[str, Any], names: list[str], **changes: Any) -> dict[str, Any]:
     """A scene that its schema allows and that differs from call to call."""
-    wanted = call["schema"]["properties"]["scene"]
-    genders = wanted.get("anyOf", [wanted])[0]["properties"]["characters"]["items"]["properties"]
+    wanted, genders = _people(call)
     text = _letters(call["role"], call["messages"][-1]["content"], call["repeat"])
+    people = [
+        {
+            "name": name,
+            "gender": genders[0],
+            "description": "wears a grey coat",
+            "position": "at the door",
+            "state": "calm",
+            "goal": "",
+        }
+        for name in names
+    ]
+    slots = {f"character_{n}": person for n, person in enumerate(people, 1)}
     return {
         "event": f"event {text}",
         "time": "dusk",
         "location": "the hall",
         "description": text[::-1],
-        "characters": [
-            {
-                "name": name,
-                "gender": genders["gender"]["enum"][0],
-                "description": "wears a grey coat",
-                "position": "at the door",
-                "state": "calm",
-                "goal": "",
-            }
-            for name in names
-        ],
+        "characters": slots if wanted else people,
         "secrets": [{"fact": "The key is false.", "known_by": names[:1]}],
         "plot": "They part.",
         **changes,
@@ -41,11 +51,10 @@ def scene_of(call: dict[str, Any], names: list[str], **changes: Any) -> dict[str
 
 
 def names_for(call: dict[str, Any]) -> list[str]:
-    """Whom the schema names, or the draft, or the passage."""
-    wanted = call["schema"]["properties"]["scene"]
-    item = wanted.get("anyOf", [wanted])[0]["properties"]["characters"]["items"]["properties"]
-    if "enum" in item["name"]:
-        return list(item["name"]["enum"])
+    """Whom the schema names, or the passage."""
+    wanted, _ = _people(call)
+    if wanted:
+        return wanted
     passage = re.search(r"<(?:passage|原文)>(.*?)</", call["messages"][-1]["content"], re.DOTALL)
     return [name for name in KNOWN if passage and name in passage[1]]
 

@@ -108,6 +108,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "taken": ["A tea party"],
         "faults": [Fault(code=code, value="Ada") for code in get_args(FaultCode)],
         "scene": '{"event": "tea"}',
+        "slots": 2,
         "wishes": ["More detail"],
         "criteria": list(CRITERIA),
         "origin": "extracted",
@@ -163,13 +164,23 @@ def test_creativity_is_asked_for_in_new_scenes_alone(language: Language):
 
 
 def test_a_scene_for_a_group_has_all_of_it_and_nobody_else():
-    body = scene_schema("en", ["Ada", "Alice", "Holmes"]).body["properties"]["scene"]
-    people = body["properties"]["characters"]
-    assert people["items"]["properties"]["name"]["enum"] == ["Ada", "Alice", "Holmes"]
-    assert (people["minItems"], people["maxItems"]) == (3, 3)
+    names_ = ["Ada", "Alice", "Holmes"]
+    body = scene_schema("en", names_).body["properties"]["scene"]["properties"]["characters"]
+    assert body["required"] == ["character_1", "character_2", "character_3"]
+    assert [p["properties"]["name"]["enum"] for p in body["properties"].values()] == [
+        [name] for name in names_
+    ]
     free = scene_schema("en", may_lack=True).body["properties"]["scene"]["anyOf"]
     assert free[1] == {"type": "null"}
-    assert free[0]["properties"]["characters"]["maxItems"] == MOST_CHARACTERS
+    people = free[0]["properties"]["characters"]
+    assert (people["minItems"], people["maxItems"]) == (2, MOST_CHARACTERS)
+
+
+@both
+def test_the_form_has_a_place_for_each_of_a_known_group(language: Language):
+    three, free = (messages("scenes/invent", language, slots=n)[0].content for n in (3, 0))
+    assert re.search(r'{"character_1": \w+, "character_2": \w+, "character_3": \w+}', three)
+    assert "character_1" not in free
 
 
 # What code refuses -----------------------------------------------------------------------------
@@ -222,19 +233,14 @@ def test_names_broken_over_lines_are_found():
 
 
 def test_every_fault_of_a_draft_is_named():
-    group = Source("g", "Cast", group=tuple(members("Ada", "Alice")))
     secrets = [{"fact": "x", "known_by": ["Ada", "Bo"]}, {"fact": "", "known_by": ["Ada"]}]
-    found = faults_of(
-        a_draft("Ada", "Ada", "Bo", event="", secrets=secrets[:1] + secrets[1:]),
-        group,
-        group.names,
-    )
-    assert [(f.code, f.value) for f in found] == [
-        ("blank", "event"), ("twice", "Ada"), ("absent", "Alice"), ("replaced", "Bo"),
-        ("blank", "secrets"),
+    draft = a_draft("Ada", "Ada", "Cy", "", event="", secrets=secrets)
+    assert [(f.code, f.value) for f in faults_of(draft, in_passage("Ada speaks."))] == [
+        ("blank", "event"), ("blank", "name"), ("twice", "Ada"), ("ungrounded", "Cy"),
+        ("unknown_knower", "Bo"), ("blank", "secrets"),
     ]  # fmt: skip
-    stranger = a_draft("Ada", "Alice", secrets=[{"fact": "x", "known_by": ["Bo"]}])
-    assert faults_of(stranger, group, group.names) == [Fault(code="unknown_knower", value="Bo")]
+    group = Source("g", "Cast", group=tuple(members("Ada", "Alice")))
+    assert faults_of(a_draft("Ada", "Alice"), group) == []
 
 
 # The rule --------------------------------------------------------------------------------------
@@ -407,18 +413,19 @@ async def test_a_failed_review_is_asked_again_without_another_direction(studio_b
     assert [f.cause for f in done.accepted[0].failures] == ["malformed"]
 
 
-async def test_a_director_may_not_replace_the_characters(studio_by: StudioBy):
+@pytest.mark.parametrize("name", ["Alice", "Bo"])
+async def test_a_director_may_not_replace_the_characters(studio_by: StudioBy, name: str):
     def casting(call):
         made = sensible(call)
         if call["role"] == "director" and call["meta"]["round"] == 0:
-            made["scene"]["characters"][0]["name"] = "Alice"  # twice, and Ada is gone
+            made["scene"]["characters"]["character_1"]["name"] = name  # and Ada is gone
         return made
 
     studio = studio_by(casting)
     done = await crafted(studio, cast("Ada", "Alice"), 1)
     assert [c.name for c in done.scenes[0].characters] == ["Ada", "Alice"]
     assert studio.roles() == ["screenwriter", "director", "director", "reviewer"]
-    assert "Two characters have this name" in prompt(studio.calls[2])
+    assert [f.cause for f in done.accepted[0].failures] == ["malformed"]
 
 
 # Extraction ------------------------------------------------------------------------------------

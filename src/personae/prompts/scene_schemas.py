@@ -26,43 +26,58 @@ def scene_schema(
 ) -> ReplySchema:
     """A scene: `{"scene": {...}}`.
 
+    Where it is known who appears, `characters` is an object `{"character_1": ...}` of just these,
+    since small models name one of a list twice; else it is a list.
+
     Args:
         language: of the words for gender.
-        names: who appears, all of them; none leaves the names (2 to 4) to the writer.
+        names: who appears; none leaves the names (2 to 4) to the writer.
         may_lack: whether `{"scene": null}` may say that the source holds no scene.
 
     """
-    name = {"type": "string", "enum": list(names)} if names else text(MAX_NAME)
-    fewest, most = (len(names),) * 2 if names else (FEWEST_CHARACTERS, MOST_CHARACTERS)
-    character = closed_object(
-        {
-            "name": name,
-            "gender": {"type": "string", "enum": list(GENDERS[language])},
-            "description": text(1000),
-            "position": text(400),
-            "state": text(600),
-            "goal": _optional(400),
+    particulars = {
+        "gender": {"type": "string", "enum": list(GENDERS[language])},
+        "description": text(1000),
+        "position": text(400),
+        "state": text(600),
+        "goal": _optional(400),
+    }
+    if names:
+        name = {"type": "string", "enum": list(names)}
+        characters = closed_object(
+            {
+                f"character_{number}": closed_object(
+                    {"name": {"type": "string", "enum": [who]}, **particulars}
+                )
+                for number, who in enumerate(names, 1)
+            }
+        )
+    else:
+        name = text(MAX_NAME)
+        characters = {
+            "type": "array",
+            "items": closed_object({"name": name, **particulars}),
+            "minItems": FEWEST_CHARACTERS,
+            "maxItems": MOST_CHARACTERS,
         }
-    )
-    secret = closed_object(
-        {
-            "fact": text(500),
-            "known_by": {"type": "array", "items": name, "minItems": 1, "maxItems": most},
-        }
-    )
+    knowers = {
+        "type": "array",
+        "items": name,
+        "minItems": 1,
+        "maxItems": len(names) or MOST_CHARACTERS,
+    }
+    secret = closed_object({"fact": text(500), "known_by": knowers})
     scene = closed_object(
         {
             "event": text(300),
             "time": text(200),
             "location": text(300),
             "description": text(2000),
-            "characters": {
-                "type": "array", "items": character, "minItems": fewest, "maxItems": most,
-            },
+            "characters": characters,
             "secrets": {"type": "array", "items": secret, "maxItems": MOST_SECRETS},
             "plot": text(1200),
         }
-    )  # fmt: skip
+    )
     wanted = {"anyOf": [scene, {"type": "null"}]} if may_lack else scene
     return ReplySchema(name="scene", body=closed_object({"scene": wanted}))
 

@@ -43,9 +43,7 @@ from personae.world.book import Passage, spread
 
 Method: TypeAlias = Literal["single", "three_stages"]
 Criterion: TypeAlias = Literal["creativity", "coherence", "conformity", "detail"]
-FaultCode: TypeAlias = Literal[
-    "ungrounded", "twice", "absent", "replaced", "unknown_knower", "blank"
-]
+FaultCode: TypeAlias = Literal["ungrounded", "twice", "unknown_knower", "blank"]
 Cause: TypeAlias = Literal["rejected", "unusable", "duplicate", "no_scene", "failed"]
 
 METHODS: tuple[Method, ...] = ("single", "three_stages")
@@ -80,8 +78,7 @@ class Fault(Record):
 
     Attributes:
         code: `ungrounded`: a name that does not stand in the passage; `twice`: a name of two
-            characters; `absent`: one of the group who is missing; `replaced`: one whom the draft
-            did not have; `unknown_knower`: who knows a secret and is not there; `blank`.
+            characters; `unknown_knower`: who knows a secret and is not there; `blank`.
         value: the name, or what is blank.
     """
 
@@ -344,6 +341,7 @@ class _Desk:
                 "scenes/extract" if extracts else "scenes/invent",
                 plan.language,
                 **self._material,
+                slots=len(self.source.names),
                 taken=list(self.taken),
                 faults=list(self.faults),
             ),
@@ -356,7 +354,7 @@ class _Desk:
         if reply.value["scene"] is None:
             self.lacks = True
             return False
-        return self._take(reply.value["scene"], self.source.names)
+        return self._take(reply.value["scene"])
 
     async def direct(self, number: int) -> bool:
         """The director's version in place of the draft; False where it cannot be used."""
@@ -370,6 +368,7 @@ class _Desk:
                 "scenes/direct",
                 plan.language,
                 **self._material,
+                slots=len(names),
                 scene=_shown(self.draft),
                 wishes=list(self.wishes),
                 faults=list(self.faults),
@@ -378,7 +377,7 @@ class _Desk:
             plan.director_sampling,
             number,
         )
-        return reply.ok and self._take(reply.value["scene"], names)
+        return reply.ok and self._take(reply.value["scene"])
 
     async def review(self, number: int, round_: int, reviewer: str | None = None) -> Review | None:
         """The reviewer's verdict; None where it could not be had."""
@@ -479,12 +478,14 @@ class _Desk:
             self.failures.append(reply.failure)
         return reply
 
-    def _take(self, value: Draft, names: Sequence[str]) -> bool:
+    def _take(self, value: Draft) -> bool:
         draft = _stripped(value)
+        if isinstance(draft["characters"], dict):
+            draft["characters"] = list(draft["characters"].values())
         if self.plan.rehearsal:
             self.draft = draft
             return True
-        self.faults = tuple(faults_of(draft, self.source, names))
+        self.faults = tuple(faults_of(draft, self.source))
         if self.faults:
             return False
         self.draft = draft
@@ -540,13 +541,12 @@ def _stripped(value: Any) -> Any:
     return value.strip() if isinstance(value, str) else value
 
 
-def faults_of(draft: Draft, source: Source, names: Sequence[str] = ()) -> list[Fault]:
+def faults_of(draft: Draft, source: Source) -> list[Fault]:
     """What code refuses in a draft; reviewers are not asked about it.
 
     Args:
-        draft: as `scene_schema` has it.
-        names: who must be in it, and nobody else; none leaves that to the writer, who may then
-            only take people whose names stand in the passage.
+        draft: as `scene_schema` has it, its characters as a list.
+        source: in whose passage, if it has one, every name must stand.
     """
     found = [
         Fault(code="blank", value=key)
@@ -558,10 +558,7 @@ def faults_of(draft: Draft, source: Source, names: Sequence[str] = ()) -> list[F
     found += [
         Fault(code="twice", value=n) for n, times in Counter(given).items() if times > 1 and n
     ]
-    if names:
-        found += [Fault(code="absent", value=n) for n in names if n not in given]
-        found += [Fault(code="replaced", value=n) for n in given if n and n not in names]
-    elif source.passage is not None:
+    if source.passage is not None:
         text = normalised(source.passage.text)
         found += [
             Fault(code="ungrounded", value=n)
