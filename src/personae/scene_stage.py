@@ -7,7 +7,6 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -176,15 +175,13 @@ def _cards(folder: Path, beside: Path) -> list[_Person]:
 
 
 def _starters(language: Language) -> list[_Person]:
-    from personae.characters.card import card_from_bytes
+    from personae.characters.starter import SCHEME, starter_cast
 
-    people = []
-    for item in sorted(files("personae.data").joinpath("cast").iterdir(), key=lambda f: f.name):
-        if item.name.endswith(".json") and not item.name.startswith("disc-"):
-            character = card_from_bytes(item.read_bytes(), path=item.name).character
-            if character.ours.language == language:
-                people.append(_person(character, f"starter:{item.name.removesuffix('.json')}"))
-    return people
+    return [
+        _person(character, f"{SCHEME}{name}")
+        for name, character in starter_cast(language).items()
+        if not name.startswith("disc-")  # types, made for a scene of their own (appendix C)
+    ]
 
 
 def _person(character: Character, card: str) -> _Person:
