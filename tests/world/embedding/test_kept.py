@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import asyncio
 import sqlite3
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from personae.errors import JournalError, ReplayMissError
+from personae.errors import JournalError, ReplayMissError, ServerError
+from personae.world.embedding import Vector
 from personae.world.embedding.kept import KeptEmbedder
 from personae.world.memory import MemoryStream
 from tests.world.memory.compass import Compass
@@ -27,6 +30,38 @@ async def test_a_text_is_embedded_once_in_the_life_of_a_run(path: Path) -> None:
     assert np.array_equal(await kept.embed(["north", "east", "north"]), made)
     assert again.asked == []
     assert kept.dimension == 2
+    await kept.close()
+
+
+async def test_two_who_want_a_vector_at_once_ask_once(path: Path) -> None:
+    class Slow(Compass):
+        async def embed(self, texts: Sequence[str]) -> list[Vector]:
+            await asyncio.sleep(0)
+            return await super().embed(texts)
+
+    slow = Slow()
+    kept = KeptEmbedder("compass", path, slow)
+    one, other = await asyncio.gather(kept.embed(["north", "east"]), kept.embed(["east", "west"]))
+    assert sorted(slow.asked) == ["east", "north", "west"]
+    assert np.array_equal(one[1], other[0])
+    await kept.close()
+
+
+async def test_a_failure_reaches_all_who_wait_and_is_not_kept(path: Path) -> None:
+    class Ill(Compass):
+        async def embed(self, texts: Sequence[str]) -> list[Vector]:
+            await asyncio.sleep(0)
+            if not self.asked:
+                self.asked += texts
+                raise ServerError("it broke")
+            return await super().embed(texts)
+
+    kept = KeptEmbedder("compass", path, Ill())
+    both = await asyncio.gather(
+        kept.embed(["north"]), kept.embed(["north"]), return_exceptions=True
+    )
+    assert [str(e) for e in both] == ["it broke", "it broke"]
+    assert len(await kept.embed(["north"])) == 1
     await kept.close()
 
 

@@ -7,6 +7,7 @@ no cap (docs/memory.md).
 from __future__ import annotations
 
 import asyncio
+import json
 import random
 from collections.abc import Sequence
 from typing import Any
@@ -35,7 +36,7 @@ class _Wire(OpenAICompatible):
             TransportError: see `personae.errors`.
         """
         body = {"model": self._address.model, "input": list(texts), "encoding_format": "float"}
-        answer, _ = await self._exchange(body)
+        answer, _ = await self._exchange(json.dumps(body).encode())
         rows = answer.get("data")
         if not isinstance(rows, list):
             raise ServerError(f"{self.endpoint} answered without vectors")

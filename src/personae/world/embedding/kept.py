@@ -6,8 +6,9 @@ stays; a second answer of an endpoint may differ in its last bits, and a ranking
 
 from __future__ import annotations
 
+import asyncio
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from hashlib import blake2b
 from pathlib import Path
 
@@ -43,6 +44,7 @@ class KeptEmbedder:
         self._inner = inner
         self._dimension: int | None = None
         self._db: sqlite3.Connection | None = None
+        self._running: dict[bytes, asyncio.Future[None]] = {}
         try:
             if inner is not None:
                 self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -75,12 +77,24 @@ class KeptEmbedder:
                     f"{self._path}: holds no vector of {self.name} for {missing[0][:60]!r}; the "
                     "run was not finished with this embedder"
                 )
-            made = await self._inner.embed(missing)
-            self._write(
-                [(keys[t], v.astype("<f4").tobytes()) for t, v in zip(missing, made, strict=True)]
-            )
+            mine = {keys[text]: text for text in missing if keys[text] not in self._running}
+            if mine:
+                task = asyncio.ensure_future(self._make(mine, self._inner))
+                self._running |= dict.fromkeys(mine, task)
+            # What another character asked for a moment ago is waited for, not asked for again.
+            await asyncio.gather(*{self._running[keys[text]] for text in missing})
             kept |= self._read([keys[text] for text in missing])
         return [kept[keys[text]] for text in texts]
+
+    async def _make(self, texts: Mapping[bytes, str], inner: Embedder) -> None:
+        """Have vectors made and keep them."""
+        try:
+            made = await inner.embed(list(texts.values()))
+            rows = [(k, v.astype("<f4").tobytes()) for k, v in zip(texts, made, strict=True)]
+            self._write(rows)
+        finally:
+            for key in texts:
+                del self._running[key]
 
     async def close(self) -> None:
         """Close the file and the embedder behind it."""
