@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from personae.errors import InputError
 from personae.journal.store import Journal
 from personae.judging.metrics import Kind
+from personae.judging.trajectories import narrator_unit_id, unit_id
 from personae.judging.trajectory_scores import kind_of, scores_document
 from personae.play_stage import CARDS, PLAYS, read_plays
 from personae.records import Audit, Language, Manifest, Play, Prices, RatingRow, content_hash
@@ -32,12 +33,18 @@ class RatedRun:
     Attributes:
         ratings: its ratings by their directories; none where nobody has rated it.
         rows: of all of them.
+        names: what models are called here, by kind and id, where several runs are told apart.
     """
 
     run: Path
     plays: tuple[Play, ...]
     ratings: dict[Path, Manifest]
     rows: tuple[RatingRow, ...]
+    names: Mapping[tuple[Kind, str], str] = field(default_factory=dict)
+
+    def name(self, kind: Kind, model: str) -> str:
+        """What a model is called here."""
+        return self.names.get((kind, model), model)
 
 
 def finished_plays(run: Path) -> tuple[Play, ...]:
@@ -156,8 +163,14 @@ def scenes_document(
     Raises:
         InputError: as `read_rated`.
     """
-    rated = [read_rated(run) for run in runs]
-    rows = _told_apart(rated)
+    return document_of(told_apart([read_rated(run) for run in runs]), audits=audits, prices=prices)
+
+
+def document_of(
+    rated: Sequence[RatedRun], *, audits: Sequence[Audit] = (), prices: Prices
+) -> dict[str, Any]:
+    """As `scenes_document`, of runs that are read already and told apart."""
+    rows = [row for one in rated for row in one.rows]
     return {
         **scores_document(rows, weights_of=weights_behind),
         "judges": _judges(rated, audits),
@@ -166,34 +179,73 @@ def scenes_document(
     }
 
 
-def _told_apart(rated: Sequence[RatedRun]) -> list[RatingRow]:
+def told_apart(rated: Sequence[RatedRun]) -> tuple[RatedRun, ...]:
+    """The runs with their own names for what several of them have.
+
+    A model that played (or narrated) a scene in several runs has the run's name behind it, in plays
+    and in rows: in all its scenes of that language, those that only one run has too.
+    """
     runs_of: dict[str, set[Path]] = defaultdict(set)
+    of_units: dict[str, tuple[str, Language, Kind]] = {}
     for one in rated:
         for row in one.rows:
             runs_of[row.unit_id].add(one.run)
+            of_units[row.unit_id] = (row.model, row.language, kind_of(row))
+        for play in one.plays:
+            for unit, model, kind in _units(play):
+                runs_of[unit].add(one.run)
+                of_units[unit] = (model, play.language, kind)
+    several = {of_units[unit] for unit, runs in runs_of.items() if len(runs) > 1}
     names = [one.run.resolve().name for one in rated]
-    # Once a model has one scene in two runs, its other scenes go by the run too.
-    several: set[tuple[str, Language, Kind]] = {
-        (row.model, row.language, kind_of(row))
-        for one in rated
-        for row in one.rows
-        if len(runs_of[row.unit_id]) > 1
-    }
-    rows: list[RatingRow] = []
-    for one, name in zip(rated, names, strict=True):
-        label = str(one.run) if names.count(name) > 1 else name
-        rows += [
+    return tuple(
+        _named(one, several, str(one.run) if names.count(name) > 1 else name)
+        for one, name in zip(rated, names, strict=True)
+    )
+
+
+def _units(play: Play) -> Iterator[tuple[str, str, Kind]]:
+    """Unit id, model and kind of all that can be rated in a play."""
+    for name, model in play.models.items():
+        yield unit_id(play, name), model, "characters"
+    yield narrator_unit_id(play), play.narrator, "narrator"
+
+
+def _named(one: RatedRun, several: set[tuple[str, Language, Kind]], label: str) -> RatedRun:
+    """A run whose models of `several` have its label behind them."""
+
+    def apart(model: str, lang: Language, kind: Kind) -> str:
+        return f"{model} [{label}]" if (model, lang, kind) in several else model
+
+    return replace(
+        one,
+        plays=tuple(
+            play.model_copy(
+                update={
+                    "models": {
+                        n: apart(m, play.language, "characters") for n, m in play.models.items()
+                    },
+                    "narrator": apart(play.narrator, play.language, "narrator"),
+                }
+            )
+            for play in one.plays
+        ),
+        rows=tuple(
             row.model_copy(
                 update={
-                    "model": f"{row.model} [{label}]",
+                    "model": apart(row.model, row.language, kind_of(row)),
                     "unit_id": f"{row.unit_id} [{label}]",
                 }
             )
             if (row.model, row.language, kind_of(row)) in several
             else row
             for row in one.rows
-        ]
-    return rows
+        ),
+        names={
+            (kind, model): f"{model} [{label}]"
+            for model, lang, kind in several
+            if lang in {play.language for play in one.plays}
+        },
+    )
 
 
 def _judges(rated: Sequence[RatedRun], audits: Sequence[Audit]) -> list[dict[str, Any]]:
@@ -220,11 +272,13 @@ def _costs(rated: Sequence[RatedRun], prices: Prices) -> dict[str, Any]:
     """Tokens and money of characters, narrator and judges, in all and in the mean over plays."""
     plays = sum(len(one.plays) for one in rated)
     lines: dict[str, list[UsageLine]] = {"characters": [], "narrator": [], "judges": []}
-    roles: Mapping[str, str] = {"character": "characters", "narrator": "narrator"}
+    roles: Mapping[str, Kind] = {"character": "characters", "narrator": "narrator"}
     for one in rated:
         for line in _usage(one.run, prices):
             if line.role in roles:
-                lines[roles[line.role]].append(line)
+                kind = roles[line.role]
+                named = line.model_copy(update={"model": one.name(kind, line.model)})
+                lines[kind].append(named)
         for folder in one.ratings:
             lines["judges"] += _usage(folder, prices)
     return {
