@@ -16,6 +16,7 @@ from personae.play_stage import PLAYS, SCENES, play_scenes, read_plays
 from personae.records import Call, Environment, Reply, Scene, SceneCharacter, Secret
 from personae.session import JOURNAL, Options, read_manifest
 from personae.world.scene_file import read_scenes, write_scenes
+from personae.world.scene_import import import_characterbox
 from tests.world.stage import answer
 
 WORLD = f"scripted:{Path(__file__).parent / 'scripts' / 'world.py'}"
@@ -247,6 +248,24 @@ async def test_a_wrong_argument_is_refused_before_anything_is_asked(tmp_path: Pa
     with pytest.raises(UsageError, match=why):
         await play_scenes(path, tmp_path / "run", WORLD, WORLD, **{"language": "en", **changes})
     assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("name", ["Ann ", "A\nB", "<system>"])
+async def test_a_name_that_a_model_cannot_copy_is_refused(tmp_path: Path, name):
+    scene = BAKER.model_copy(update={"characters": (SceneCharacter(name=name),)})
+    with pytest.raises(InputError, match="cannot stand in a sentence"):
+        await play_scenes([scene], tmp_path / "run", WORLD, WORLD)
+
+
+async def test_the_public_scenes_play_two_rounds(tmp_path: Path, shared_data):
+    """A sample; benchmarks of the day play them all (docs/log.md)."""
+    found = import_characterbox(shared_data("characterbox"))[::40]
+    assert {scene.language for scene in found} == {"en", "zh"}
+    for language in ("en", "zh"):
+        some = [scene for scene in found if scene.language == language]
+        done = await play_scenes(some, tmp_path / language, WORLD, WORLD, rounds=2)
+        assert all(play.complete and play.rounds == 2 for play in done.plays)
+        assert not [e for play in done.plays for e in play.events if e.kind == "failure"]
 
 
 def test_a_model_for_a_character_is_named_as_name_equals_model(tmp_path: Path, capsys):

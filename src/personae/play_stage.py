@@ -37,6 +37,7 @@ from personae.world.engine import (
     play_scene,
 )
 from personae.world.memory import MemoryStream
+from personae.world.observe import plain
 from personae.world.scene_file import read_scenes, write_scenes
 
 SCENES = "scenes.jsonl"
@@ -109,7 +110,7 @@ async def play_scenes(
     found = _chosen(read_scenes(scenes) if isinstance(scenes, Path) else scenes, only, source)
     cards = _cards(found, source, out)
     by_name = dict(by_name or {})
-    _check(found, by_name, rounds)
+    _check(found, by_name, rounds, source)
     spoken = language or _language(found)
     sampling = PAPER_SAMPLING if protocol == "paper" else PERSONAE_SAMPLING
     sampling = {role: seeded(s, seed) for role, s in sampling.items()}
@@ -263,9 +264,20 @@ def _chosen(scenes: Sequence[Scene], only: Sequence[str], path: Path | None) -> 
     return tuple(scene for scene in scenes if scene.id in set(only))
 
 
-def _check(scenes: Sequence[Scene], by_name: Mapping[str, str], rounds: int) -> None:
+def _check(
+    scenes: Sequence[Scene], by_name: Mapping[str, str], rounds: int, path: Path | None
+) -> None:
     if rounds < 1:
         raise UsageError("--rounds counts from 1")
+    for scene in scenes:
+        for one in scene.characters:
+            if plain(one.name) != one.name:  # a model would name it as it reads it
+                raise InputError(
+                    f"the name {one.name!r} cannot stand in a sentence",
+                    path=path,
+                    place=f"scene {scene.id}",
+                    mend="Write it on one line, with single spaces and no angle brackets",
+                )
     names = {c.name for scene in scenes for c in scene.characters}
     for name in by_name:
         if name not in names:
