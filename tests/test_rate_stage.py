@@ -168,6 +168,9 @@ async def test_a_play_that_was_stopped_is_not_rated(tmp_path: Path) -> None:
 async def test_what_is_no_play_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"there is no plays\.jsonl"):
         await rated(tmp_path, "test:three")
+    for path in (tmp_path / "nowhere", a_run(tmp_path) / PLAYS):
+        with pytest.raises(InputError, match="no such run directory"):
+            await rated(path, "test:three")
     (tmp_path / PLAYS).write_text("")
     with pytest.raises(InputError, match="holds no play"):
         await rated(tmp_path, "test:three")

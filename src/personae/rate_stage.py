@@ -121,6 +121,8 @@ async def rate(
         raise UsageError("give at least one --judge")
     for judge in filter(is_lift, judges):
         raise UsageError(f"{judge} measures single answers; a trajectory needs a judge of words")
+    if not run.is_dir():
+        raise InputError("there is no such run directory", path=run, mend="Check the path")
     plays = finished_plays(run)
     language = language_of(plays, run / PLAYS)
     protocol = protocol or protocol_of(plays, run)
@@ -257,6 +259,6 @@ def known_of(run: Path, plays: Sequence[Play]) -> dict[tuple[str, str], Known]:
             player = brought.get(one.name)
             found[play.scene.id, one.name] = Known(
                 profile="" if player is None else player.profile,
-                secrets=tuple(s.fact for s in secrets if one.name in s.known_by),
+                secrets=tuple(s for s in secrets if one.name in s.known_by),
             )
     return found

@@ -26,7 +26,7 @@ from personae.judging.trajectories import (
 )
 from personae.models.scripted import ReplyFunction, ScriptedModel
 from personae.prompts import LANGUAGES
-from personae.records import Call, Event, Language, Play, Reply, WorldState
+from personae.records import Call, Event, Language, Play, Reply, Secret, WorldState
 from personae.session import repair_messages
 from personae.world.state import first_state
 from tests.judging.plays import NAMES, a_play, a_scene
@@ -159,11 +159,11 @@ def test_a_character_observes_the_changes_that_it_can_see_and_the_narrator_made_
     assert [e.own for e in case.entries] == [False, False, True, False]
     told = {
         "en": [
-            "Now, of Ada (state): wet",
-            "Now (description): The lamp is out.",
+            "Ada's state is now: wet",
+            "The description is now: The lamp is out.",
             "Cleo goes to: pier",
         ],
-        "zh": ["如今Ada（状态）：wet", "如今（描述）：The lamp is out.", "Cleo前往：pier"],
+        "zh": ["Ada的状态如今是：wet", "描述如今是：The lamp is out.", "Cleo前往：pier"],
     }
     for line in told[language]:
         assert line in prompt(critique_call("j", case))
@@ -192,7 +192,12 @@ def test_beliefs_failures_and_empty_events_are_not_part_of_a_trajectory() -> Non
 def test_a_judge_is_told_what_the_character_knew_and_not_what_it_could_not_know() -> None:
     scene = a_scene(secrets=[("The ferry leaks.", ("Ada",)), ("The lamp is false.", ("Bede",))])
     case = trajectory_of(
-        a_play(scene), "Ada", Known(profile="Born on the river.", secrets=("She cannot swim.",))
+        a_play(scene),
+        "Ada",
+        Known(
+            profile="Born on the river.",
+            secrets=(Secret(fact="She cannot swim.", known_by=("Ada",)),),
+        ),
     )
     told = prompt(critique_call("j", case))
     for known in ("The ferry leaks.", "She cannot swim.", "Born on the river.", "Ada is tired",
@@ -210,7 +215,8 @@ def test_a_narrator_is_judged_on_its_own_words_with_everything_it_knew() -> None
         ["They stand closer (1)"],
     ]
     told = prompt(critique_call("j", case))
-    for known in ("The ferry leaks.", "Bede is tired", "Ada wants to cross", "Bede waves (1)"):
+    for known in ("Known to Ada alone: The ferry leaks.", "Bede is tired", "Ada wants to cross",
+                  "Bede waves (1)"):  # fmt: skip
         assert known in told
 
 

@@ -26,6 +26,7 @@ from personae.records import (
     Play,
     RatingRow,
     Sampling,
+    Secret,
     WorldState,
 )
 from personae.records.scene import Scene, SceneCharacter
@@ -84,7 +85,7 @@ class Case:
         unit_id: scene, character and model; for a narrator scene and model.
         character: None for a narrator.
         profile: what the character was told of itself beside its line in the scene.
-        secrets: facts that it knew and not everyone did; for a narrator all of them.
+        secrets: what it knew and not everyone did; for a narrator all of them.
         model: who played (or narrated). Stands in rows, never in a prompt.
         acts_missing: share (0 to 1) of its acts that could not be had.
     """
@@ -97,7 +98,7 @@ class Case:
     narrator: str
     character: SceneCharacter | None = None
     profile: str = ""
-    secrets: tuple[str, ...] = ()
+    secrets: tuple[Secret, ...] = ()
     acts_missing: float = 0.0
 
     @property
@@ -123,10 +124,10 @@ class Case:
 
 @dataclass(frozen=True)
 class Known:
-    """What a character knew beside its line in the scene: of its card, as PLAY put it to it."""
+    """What a character knew by the cards beside its line in the scene, as the play put it to it."""
 
     profile: str = ""
-    secrets: tuple[str, ...] = ()
+    secrets: tuple[Secret, ...] = ()
 
 
 def unit_id(play: Play, name: str) -> str:
@@ -153,7 +154,7 @@ def trajectory_of(play: Play, name: str, known: Known | None = None) -> Case:
     character = next((c for c in play.scene.characters if c.name == name), None)
     if character is None:
         raise KeyError(f"there is no {name!r} in the scene {play.scene.id!r}")
-    told = [s.fact for s in play.scene.secrets if name in s.known_by]
+    told = [s for s in play.scene.secrets if name in s.known_by]
 
     def seen(before: WorldState, after: WorldState) -> Iterator[Line]:
         return _seen_changes(play.scene, before, after, name)
@@ -185,7 +186,7 @@ def narration_of(play: Play, known: Sequence[Known] = ()) -> Case:
     Args:
         known: what the characters know; a narrator knows all their secrets.
     """
-    secrets = [s.fact for s in play.scene.secrets] + [f for one in known for f in one.secrets]
+    secrets = [*play.scene.secrets, *(secret for one in known for secret in one.secrets)]
     return Case(
         unit_id=narrator_unit_id(play),
         scene=play.scene,
