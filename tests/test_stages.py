@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from personae import prompts
 from personae.characters.card import card_of
 from personae.characters.convert import write_card
 from personae.characters.starter import starter
@@ -176,6 +177,16 @@ async def test_every_answer_is_seen_by_every_judge_and_a_judge_named_twice_is_a_
     assert manifest.benchmark_hash == bench.hash
     assert manifest.sampling["judge"]["temperature"] == 0
     assert (manifest.sampling["model"]["temperature"], manifest.seed) == (0.9, 3)
+
+
+async def test_a_panel_of_lift_alone_writes_no_prompt_for_verdicts(tmp_path: Path):
+    bench = await built(tmp_path)
+    prompts._sections.cache_clear()
+    await evaluate_benchmark(bench, tmp_path / "run", [GYM], [f"lift:{GYM}"])
+    used = prompts._sections.cache_info().currsize
+    assert used == 2, "the answers' and the generic assistant's"
+    await evaluate_benchmark(bench, tmp_path / "verdicts", [GYM], [GYM])
+    assert prompts._sections.cache_info().currsize == used + 1
 
 
 async def test_the_personas_sentence_of_the_paper_is_the_system_prompt(tmp_path: Path):

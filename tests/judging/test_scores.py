@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 from personae.errors import InputError
 from personae.judging.scores import (
-    disagreements,
     judge_agreement,
+    judged_answers,
     paired,
     score_models,
-    worst_answers,
 )
 from personae.records import Failure, ModelScores, Question, ResultRow, Task
 
@@ -321,11 +320,6 @@ def test_a_model_that_judges_twice_does_not_agree_with_itself() -> None:
     assert judge_agreement(rows) == (None, "repeats of one model are not agreement")
 
 
-def test_seats_named_after_the_same_model_are_repeats() -> None:
-    rows = two_judges([1, 2], [1, 2], "j1 (2)")
-    assert judge_agreement(rows) == (None, "repeats of one model are not agreement")
-
-
 def test_two_names_of_the_same_weights_are_repeats() -> None:
     rows = two_judges([1, 2], [1, 2], "j1-alias")
     result = judge_agreement(rows, weights_of=lambda judge: "the same file")
@@ -413,20 +407,20 @@ def test_a_model_that_is_not_there_is_named() -> None:
 # Single answers
 
 
-def test_the_worst_answers_come_with_the_judges_reasons() -> None:
+def test_judged_answers_come_by_unit_with_the_judges_reasons() -> None:
     rows = [
-        row("ada", 1, 2, justification="Out of character."),
-        row("ada", 1, 1, judge="j2", justification="Breaks the voice."),
+        row("bo", 1, 1),
+        row("bo", 1, None, judge="j2"),
         row("ada", 2, 5),
         row("ada", 2, 5, judge="j2"),
-        row("bo", 1, 1),
-        row("bo", 1, None, judge="j2"),  # not scored, so not among the worst
+        row("ada", 1, 2, justification="Out of character."),
+        row("ada", 1, 1, judge="j2", justification="Breaks the voice."),
     ]
-    worst, best = worst_answers(rows, 5)
-    assert (worst.unit_id, worst.score, worst.spread) == ("m:ada-EA-1", 1.5, 1)
-    assert [v.justification for v in worst.verdicts] == ["Out of character.", "Breaks the voice."]
-    assert best.score == 5
-    assert worst_answers(rows, 1) == [worst]
+    first, second, third = judged_answers(rows)
+    assert (first.unit_id, first.score, first.spread) == ("m:ada-EA-1", 1.5, 1)
+    assert [v.justification for v in first.verdicts] == ["Out of character.", "Breaks the voice."]
+    assert (second.score, second.spread) == (5, 0)
+    assert (third.score, third.spread) == (None, None)
 
 
 def test_a_reason_is_that_of_the_first_repeat() -> None:
@@ -434,25 +428,13 @@ def test_a_reason_is_that_of_the_first_repeat() -> None:
         row("ada", 1, 4, repeat=1, justification="second"),
         row("ada", 1, 2, repeat=0, justification="first"),
     ]
-    (verdict,) = worst_answers(rows)[0].verdicts
+    (verdict,) = judged_answers(rows)[0].verdicts
     assert (verdict.score, verdict.justification) == (3, "first")
-
-
-def test_disagreements_are_the_answers_whose_judges_lie_furthest_apart() -> None:
-    rows = [
-        row("ada", 1, 5), row("ada", 1, 1, judge="j2"),
-        row("ada", 2, 3), row("ada", 2, 3, judge="j2"),
-        row("bo", 1, 4), row("bo", 1, 2, judge="j2"),
-    ]  # fmt: skip
-    assert [(a.unit_id, a.spread) for a in disagreements(rows)] == [
-        ("m:ada-EA-1", 4),
-        ("m:bo-EA-1", 2),
-    ]
 
 
 def test_a_failed_verdict_is_shown_with_its_cause() -> None:
     rows = [row("ada", 1, 5), row("ada", 1, 1, judge="j2"), row("ada", 1, None, judge="j3")]
-    (answer,) = disagreements(rows)
-    assert answer.score is None
+    (answer,) = judged_answers(rows)
+    assert (answer.score, answer.spread) == (None, 4)
     assert [v.score for v in answer.verdicts] == [5, 1, None]
     assert answer.verdicts[2].failure == Failure(cause="unparsable")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from personae.errors import InputError
 from personae.records import Benchmark, Persona, Question, Rubric, Shortfall, Task
-from tests.records.strategies import benchmark, filled
+from tests.records.strategies import benchmark
 
 FIVE = ("1", "2", "3", "4", "5")
 SMALL = Benchmark(
@@ -144,16 +144,6 @@ def test_a_hash_is_64_hex_digits_and_survives_the_json(made: Benchmark) -> None:
 def test_a_benchmark_has_exemplars_when_every_question_has(made: Benchmark) -> None:
     lacking = [q for q in made.questions if q.exemplars is None]
     assert made.has_exemplars == (len(made.questions) > 0 and not lacking)
-
-
-@settings(max_examples=40)
-@given(benchmark, filled)
-def test_a_persona_is_found_by_its_id_alone(made: Benchmark, other: str) -> None:
-    for person in made.personas:
-        assert made.persona(person.id) is person
-    if other not in {p.id for p in made.personas}:
-        with pytest.raises(KeyError):
-            made.persona(other)
 
 
 @given(st.lists(st.sampled_from("ab"), min_size=3, max_size=3))

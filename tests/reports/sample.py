@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
+from personae.interview.evaluate import panel
 from personae.judging.scores import is_lift, judge_agreement, paired, score_models
 from personae.records import (
     Audit,
@@ -106,7 +107,7 @@ def make_rows(
     for rank, model in enumerate(models):
         for question in benchmark.questions:
             worth = 3.9 - 0.55 * rank + mood[question.persona_id] + luck.gauss(0, 0.8)
-            for judge in judges:
+            for judge, repeat in panel(judges):
                 failed = luck.random() < lost
                 lift = is_lift(judge)
                 score = None if failed or lift else min(5, max(1, round(luck.gauss(worth, 0.7))))
@@ -121,6 +122,7 @@ def make_rows(
                         environment=question.environment,
                         answer=answer,
                         judge=judge,
+                        repeat=repeat,
                         score=score,
                         failure=Failure(cause="malformed", detail="not JSON: Expecting value")
                         if failed

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import pytest
 
-from personae.judging.scores import disagreements, worst_answers
 from personae.records import Failure
 from personae.reports.data import ReportData, Unit, group_units
 from personae.reports.html import disputed_units, persona_means, worst_units
@@ -52,14 +51,36 @@ def test_lift_never_enters_an_answers_score():
     assert all(unit.mean is None and unit.lift is not None for unit in units)
 
 
-def test_worst_and_disputed_answers_are_those_of_the_scores():
-    rows = make_rows(make_benchmark(), ["m"], JUDGES, lost=0.1)
-    units = group_units(rows)
-    worst, expected = worst_units(units, 15), worst_answers(rows, 15)
-    assert [u.unit_id for u in worst] == [a.unit_id for a in expected]
-    assert [u.mean for u in worst] == [a.score for a in expected]
-    split = disagreements(rows, 8)
-    assert [u.unit_id for u in disputed_units(units, 8)] == [a.unit_id for a in split]
+def units_scored(**scores: tuple[int | None, int | None]) -> tuple[Unit, ...]:
+    """One answer for each name (its unit id), with the scores of its two judges."""
+    row = make_rows(make_benchmark(people=1), ["m"], ["j"])[0]
+    lost = Failure(cause="timeout")
+    return group_units(
+        row.model_copy(
+            update={
+                "unit_id": name,
+                "judge": judge,
+                "score": score,
+                "failure": lost if score is None else None,
+            }
+        )
+        for name, given in scores.items()
+        for judge, score in zip(("a/one", "b/two"), given, strict=True)
+    )
+
+
+def test_the_worst_answers_come_lowest_first_and_those_without_a_score_not_at_all():
+    units = units_scored(d=(2, 1), c=(1, 2), b=(5, 5), a=(1, None), e=(1, 1))
+    assert [(u.unit_id, u.mean) for u in worst_units(units, 3)] == [
+        ("e", 1),
+        ("c", 1.5),
+        ("d", 1.5),
+    ]
+
+
+def test_disputed_answers_are_those_whose_judges_lie_furthest_apart():
+    units = units_scored(a=(4, 2), b=(3, 3), c=(1, 5), d=(None, 1))
+    assert [(u.unit_id, u.spread) for u in disputed_units(units)] == [("c", 4), ("a", 2)]
 
 
 def test_the_mean_over_the_dots_of_the_spread_is_the_persona_score():

@@ -45,7 +45,7 @@ def test_where_no_lift_was_measured_lift_is_null():
 
 
 def test_where_there_is_no_agreement_it_is_null_with_its_reason():
-    document = report_document(make_data(judges=("j", "j (2)")))
+    document = report_document(make_data(judges=("j", "j")))
     assert document["agreement"] is None
     assert document["agreement_reason"]
 

@@ -100,7 +100,7 @@ def test_where_only_lift_judged_there_is_no_persona_score():
 
 
 def test_a_judge_of_its_own_answers_is_named_as_such():
-    page = Page(render(make_data(models=("local",), judges=("local (2)",), states=("none",))))
+    page = Page(render(make_data(models=("local",), judges=("local",), states=("none",))))
     assert "It also judges its own answers." in page.text
     assert "personae audit --judge local --answers runs/demo-run --out AUDIT" in page.text
 
@@ -151,7 +151,7 @@ def test_few_personas_are_called_few_and_many_are_not():
 
 
 def test_repeats_of_one_model_are_called_repeats():
-    page = Page(render(make_data(models=("m",), judges=("local", "local (2)"))))
+    page = Page(render(make_data(models=("m",), judges=("local", "local"))))
     assert "These are repeats, no agreement." in page.text
 
 

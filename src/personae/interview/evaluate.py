@@ -106,6 +106,7 @@ async def evaluate(
     people = {p.id: p for p in benchmark.personas}
     questions = {q.id: q for q in benchmark.questions}
     seats = panel(plan.judges)
+    verdicts_wanted = not all(is_lift(judge) for judge in plan.judges)
     units = [(m, q) for q in limited(benchmark, plan.limit) for m in plan.models]
 
     async def unit(job: tuple[str, Question]) -> list[ResultRow]:
@@ -140,25 +141,29 @@ async def evaluate(
                 row.model_copy(update={"judge": judge, "repeat": repeat, "failure": nothing})
                 for judge, repeat in seats
             ]
-        # One prompt for the whole panel: judges differ in who reads it, not in what they read.
-        asked = verdict_call(
-            "the panel",
-            rubrics,
-            person,
-            question,
-            answer,
-            language=benchmark.language,
-            sampling=plan.judge_sampling,
-            exemplars=plan.exemplars,
-            meta={"unit": row.unit_id},
-        )
+        # Judged without its exemplars, a score would not mean what its neighbours' scores mean.
+        lacking = plan.exemplars and question.exemplars is None
+        asked = None
+        if verdicts_wanted and not lacking:
+            # One prompt for the panel: judges differ in who reads it, not in what they read.
+            asked = verdict_call(
+                "the panel",
+                rubrics,
+                person,
+                question,
+                answer,
+                language=benchmark.language,
+                sampling=plan.judge_sampling,
+                exemplars=plan.exemplars,
+                meta={"unit": row.unit_id},
+            )
         return list(
             await asyncio.gather(
                 *(judged(row, asked, {"judge": judge, "repeat": repeat}) for judge, repeat in seats)
             )
         )
 
-    async def judged(row: ResultRow, asked: Call, seat: dict[str, Any]) -> ResultRow:
+    async def judged(row: ResultRow, asked: Call | None, seat: dict[str, Any]) -> ResultRow:
         question, judge = questions[row.question_id], seat["judge"]
         if is_lift(judge):
             lift, failure = await persona_lift(
@@ -172,10 +177,9 @@ async def evaluate(
                 unit=row.unit_id,
             )
             return row.model_copy(update={**seat, "lift": lift, "failure": failure})
-        if plan.exemplars and question.exemplars is None:
-            # Judged without, its score would not mean what its neighbours' scores mean.
-            lacking = Failure(cause="no_exemplars", detail="the question's exemplars failed")
-            return row.model_copy(update={**seat, "failure": lacking})
+        if asked is None:
+            failure = Failure(cause="no_exemplars", detail="the question's exemplars failed")
+            return row.model_copy(update={**seat, "failure": failure})
         reply = await model.ask(asked.model_copy(update={"model": judge, "repeat": seat["repeat"]}))
         return row.model_copy(
             update={**seat, **verdict_fields(reply), "expected_score": expected_score(reply)}

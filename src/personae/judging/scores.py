@@ -18,7 +18,6 @@ Score one run at a time: the panel is the set of judges that occur in the rows.
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import combinations
@@ -40,13 +39,12 @@ from personae.records import (
 )
 
 __all__ = [
-    "LIFT", "PERSONA_SCORE", "JudgedAnswer", "Verdict", "disagreements", "is_lift",
-    "judge_agreement", "judged_answers", "paired", "same_model", "score_models", "worst_answers",
+    "LIFT", "PERSONA_SCORE", "JudgedAnswer", "Verdict", "is_lift", "judge_agreement",
+    "judged_answers", "paired", "panel_mean", "persona_mean", "score_models",
 ]  # fmt: skip
 
 PERSONA_SCORE = "PersonaScore"
 LIFT = "lift"
-_REPEATED = re.compile(r" \([1-9]\d*\)$")
 
 
 class Verdict(Record):
@@ -89,9 +87,21 @@ class _Unit(NamedTuple):
 _Values: TypeAlias = Mapping[_Unit, float]
 
 
-def same_model(judge: str) -> str:
-    """The model behind a judge id: a panel may name a second seat of `local` as `local (2)`."""
-    return _REPEATED.sub("", judge)
+def panel_mean(given: Mapping[str, float], panel: Sequence[str]) -> float | None:
+    """The score of a unit: the mean over the panel, None unless each judge of it gave one."""
+    if not panel or any(judge not in given for judge in panel):
+        return None
+    return sum(given[judge] for judge in panel) / len(panel)
+
+
+def persona_mean(by_task: Iterable[Iterable[float | None]]) -> float | None:
+    """The PersonaScore of one character from its units' scores, task by task.
+
+    The mean of its task means; None unless every task has a unit with a score.
+    """
+    means = [_mean([v for v in of_task if v is not None]) for of_task in by_task]
+    known = [m for m in means if m is not None]
+    return _mean(known) if len(known) == len(means) else None
 
 
 def score_models(
@@ -122,7 +132,7 @@ def score_models(
 
 def judge_agreement(
     *runs: Sequence[ResultRow],
-    weights_of: Callable[[str], str] = same_model,
+    weights_of: Callable[[str], str] = str,
     seed: int = 0,
 ) -> tuple[Agreement | None, str | None]:
     """Ordinal Krippendorff alpha between the models that judged, and why there is none.
@@ -227,28 +237,6 @@ def judged_answers(rows: Sequence[ResultRow]) -> list[JudgedAnswer]:
     return [table.judged(unit) for unit in table.units]
 
 
-def worst_answers(rows: Sequence[ResultRow], n: int = 10) -> list[JudgedAnswer]:
-    """The `n` answers with the lowest score, the lowest first; units without a score are none.
-
-    Raises:
-        InputError: as `score_models`.
-
-    """
-    scored = [a for a in judged_answers(rows) if a.score is not None]
-    return sorted(scored, key=lambda a: (a.score, a.unit_id))[:n]
-
-
-def disagreements(rows: Sequence[ResultRow], n: int = 10) -> list[JudgedAnswer]:
-    """The `n` answers whose judges lie furthest apart, the furthest first; only where they differ.
-
-    Raises:
-        InputError: as `score_models`.
-
-    """
-    split = [(a.spread, a) for a in judged_answers(rows) if a.spread]
-    return [a for _, a in sorted(split, key=lambda s: (-s[0], s[1].unit_id))[:n]]
-
-
 class _Table:
     """The rows of a run by unit and judge, checked once.
 
@@ -323,9 +311,8 @@ class _Table:
         """Mean over the judges for each unit that has a value of all of them."""
         complete = {}
         for unit in self.units:
-            given = values.get(unit, {})
-            if judges and all(j in given for j in judges):
-                complete[unit] = sum(given[j] for j in judges) / len(judges)
+            if (mean := panel_mean(values.get(unit, {}), judges)) is not None:
+                complete[unit] = mean
         return complete
 
     def scores_of(self, model: str, seed: int) -> ModelScores:
@@ -374,7 +361,6 @@ class _Table:
         given = self.verdicts(unit)
         first = {r.judge: r for r in reversed(rows) if not is_lift(r.judge)}
         apart = [abs(a - b) for a, b in combinations(given.values(), 2)]
-        complete = bool(self.judges) and all(j in given for j in self.judges)
         return JudgedAnswer(
             unit_id=rows[0].unit_id,
             model=unit.model,
@@ -383,7 +369,7 @@ class _Table:
             question=rows[0].question,
             environment=rows[0].environment,
             answer=rows[0].answer,
-            score=_mean(list(given.values())) if complete else None,
+            score=panel_mean(given, self.judges),
             spread=max(apart) if apart else None,
             verdicts=tuple(
                 Verdict(
@@ -416,10 +402,10 @@ def _estimate(units: Iterable[_Unit], values: _Values, seed: int) -> Estimate:
         asked[unit.persona][unit.task].append(unit)
     personas = []
     for persona in sorted(asked):
-        tasks = [_mean([values[u] for u in us if u in values]) for us in asked[persona].values()]
-        complete = [t for t in tasks if t is not None]
-        if len(complete) == len(tasks):
-            personas.append(sum(complete) / len(complete))
+        of_tasks = asked[persona].values()
+        mean = persona_mean([values.get(unit) for unit in of_task] for of_task in of_tasks)
+        if mean is not None:
+            personas.append(mean)
     interval = cluster_bootstrap(personas, seed=seed)
     unscored = sum(u not in values for u in units)
     return Estimate(

@@ -23,7 +23,6 @@ from pydantic import Field
 
 from personae.errors import InputError
 from personae.judging.metrics import DIMENSIONS, KEYS, MAXIMS, METRICS, Kind
-from personae.judging.scores import same_model
 from personae.judging.statistics import (
     Interval,
     cluster_bootstrap,
@@ -342,7 +341,7 @@ def _mean(values: Sequence[float]) -> float:
 
 
 def rating_agreement(
-    ratings: Ratings, *, weights_of: Callable[[str], str] = same_model, seed: int = 0
+    ratings: Ratings, *, weights_of: Callable[[str], str] = str, seed: int = 0
 ) -> list[JudgeAgreement]:
     """Ordinal Krippendorff alpha between the models that judged: per metric, and on the average.
 
@@ -419,7 +418,7 @@ def dimension_alphas(ratings: Ratings, *, seed: int = 0) -> list[Cronbach]:
 
 
 def scores_document(
-    rows: Sequence[RatingRow], *, weights_of: Callable[[str], str] = same_model, seed: int = 0
+    rows: Sequence[RatingRow], *, weights_of: Callable[[str], str] = str, seed: int = 0
 ) -> dict[str, Any]:
     """All scores of the rows as plain JSON values: what `report --json` gives as `scenes`.
 

@@ -140,10 +140,3 @@ class Benchmark(Record):
     def has_exemplars(self) -> bool:
         """Whether every question has its five exemplars."""
         return bool(self.questions) and all(q.exemplars is not None for q in self.questions)
-
-    def persona(self, persona_id: str) -> Persona:
-        """The character of that id (KeyError if there is none)."""
-        for p in self.personas:
-            if p.id == persona_id:
-                return p
-        raise KeyError(persona_id)

@@ -8,7 +8,7 @@ from typing import Literal
 
 from pydantic import Field
 
-from personae.judging.scores import is_lift
+from personae.judging.scores import is_lift, panel_mean
 from personae.records import (
     Agreement,
     Audit,
@@ -190,14 +190,8 @@ class Unit:
 
     @property
     def mean(self) -> float | None:
-        """The mean over the panel; None unless every judge of it gave a score.
-
-        The same rule as in `personae.judging.scores`.
-        """
-        scores = self.by_judge
-        if not self.panel or any(judge not in scores for judge in self.panel):
-            return None
-        return sum(scores.values()) / len(scores)
+        """The mean over the panel; None unless every judge of it gave a score."""
+        return panel_mean(self.by_judge, self.panel)
 
     @property
     def spread(self) -> float:

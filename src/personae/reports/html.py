@@ -17,7 +17,7 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
-from personae.judging.scores import LIFT, same_model
+from personae.judging.scores import LIFT, persona_mean
 from personae.records import Audit, AuditGroup, Estimate, Language, ModelScores, Task
 from personae.records.files import write_atomically
 from personae.reports import figures
@@ -118,7 +118,7 @@ def model_lines(data: ReportData) -> list[ModelLine]:
 def _audit_command(data: ReportData, judge: str) -> str:
     answers = data.runs[0] if data.runs else data.results
     return shlex.join(
-        ["personae", "audit", "--judge", same_model(judge), "--answers", answers, "--out", "AUDIT"]
+        ["personae", "audit", "--judge", judge, "--answers", answers, "--out", "AUDIT"]
     )
 
 
@@ -146,7 +146,7 @@ def _judge_lines(data: ReportData) -> list[JudgeLine]:
                 figures.bars([(str(s), counts[s]) for s in range(1, 6)]) if counts else (),
                 counts.total(),
                 missing[judge],
-                same_model(judge) in tested,
+                judge in tested,
                 _audit_command(data, judge),
             )
         )
@@ -202,27 +202,17 @@ class PersonaLine:
 
 
 def persona_means(units: Sequence[Unit]) -> dict[tuple[str, str], tuple[float | None, int, float]]:
-    """By (model, persona): its PersonaScore, its units, the share of them without a score.
-
-    The mean of its task means; None unless every task asked of it has a scored answer, as in
-    `personae.judging.scores`.
-    """
+    """By (model, persona): its PersonaScore, its units, the share of them without a score."""
     groups: dict[tuple[str, str], list[Unit]] = {}
     for unit in units:
         groups.setdefault((unit.model, unit.persona), []).append(unit)
     result: dict[tuple[str, str], tuple[float | None, int, float]] = {}
     for key, members in groups.items():
-        by_task: dict[str, list[float]] = {}
-        lost = 0
+        by_task: dict[str, list[float | None]] = {}
         for unit in members:
-            of_task = by_task.setdefault(unit.task, [])
-            if unit.mean is None:
-                lost += 1
-            else:
-                of_task.append(unit.mean)
-        means = [sum(v) / len(v) for v in by_task.values() if v]
-        score = sum(means) / len(means) if len(means) == len(by_task) else None
-        result[key] = (score, len(members), lost / len(members))
+            by_task.setdefault(unit.task, []).append(unit.mean)
+        lost = sum(unit.mean is None for unit in members)
+        result[key] = (persona_mean(by_task.values()), len(members), lost / len(members))
     return result
 
 
