@@ -13,7 +13,7 @@ from personae.characters.card import Card, card_from_bytes, read_card
 from personae.characters.charx import Charx
 from personae.characters.convert import ICON, KEPT, Target, convert, write_card
 from personae.characters.png import Png, is_png, plain_picture, read_png
-from personae.characters.reading import Version
+from personae.characters.reading import MAX_DEPTH, Version
 from personae.errors import InputError
 from personae.records import Asset, canonical_json
 from tests.characters import samples
@@ -300,6 +300,16 @@ def test_files_in_the_chunks_of_a_png_become_files_of_a_charx() -> None:
     assert back.document["data"]["assets"][0]["uri"] == "__asset:7"
 
 
+def test_the_names_of_files_may_be_chinese_on_every_way() -> None:
+    before = charx(**{"assets/x_song/audio/歌.mp3": "歌".encode()})
+    for version, container in (("v3", "png"), ("v2", "png"), ("v1", "json")):
+        gone, _ = convert(before, version, container)  # type: ignore[arg-type]  # a literal each
+        gone = card_from_bytes(gone.to_bytes(), path="ada")
+        back, _ = convert(gone, "charx", "charx")
+        assert back.charx is not None
+        assert back.charx.members["assets/x_song/audio/歌.mp3"] == "歌".encode()
+
+
 def test_a_file_in_a_png_whose_name_leads_out_of_a_folder_goes_into_no_archive() -> None:
     texts = [
         ("chara-ext-asset_:../../evil", base64.b64encode(b"x")),
@@ -401,6 +411,18 @@ def test_a_version_and_a_file_that_do_not_go_together_are_refused(
     with pytest.raises(InputError, match=said):
         write_card(card(samples.v2()), tmp_path / name, to)
     assert not list(tmp_path.iterdir())
+
+
+def test_what_could_not_be_read_again_is_not_written(tmp_path: Path) -> None:
+    deep: Any = "x"
+    for _ in range(MAX_DEPTH - 5):
+        deep = [deep]
+    value = samples.v2()
+    value["data"]["character_book"]["entries"][0]["deep"] = deep
+    out = tmp_path / "card.json"
+    with pytest.raises(InputError, match="could not be read again"):
+        write_card(card(value), out, "v1")
+    assert not out.exists()
 
 
 def test_a_json_file_takes_no_picture_and_a_png_no_other_kind(tmp_path: Path) -> None:

@@ -26,6 +26,7 @@ from personae.characters.card import (
     CARD_CHUNKS,
     Card,
     Container,
+    card_from_bytes,
 )
 from personae.characters.charx import CARD as CARD_MEMBER
 from personae.characters.charx import Charx, wrong_name
@@ -194,7 +195,8 @@ def write_card(
         What the written form cannot express, and where it is kept.
 
     Raises:
-        InputError: see `convert`; also another ending, and a picture that is not a PNG.
+        InputError: see `convert`; also another ending, a picture that is not a PNG, and a result
+            beyond the caps on cards.
         OutputError: the file cannot be written.
     """
     path = Path(path)
@@ -215,12 +217,15 @@ def write_card(
         picture = read_png(raw, path=image)
     made, losses = convert(card, to, container, picture)
     content = made.to_bytes()
-    if len(content) > MAX_PNG_BYTES:
+    try:  # what is moved into `extensions` lies deeper there, and base64 is longer
+        card_from_bytes(content, path=path)
+    except InputError as error:
         raise InputError(
-            f"the card would have {len(content):,} bytes, more than the {MAX_PNG_BYTES:,} that a "
-            "card may have",
+            f"the card in {to} could not be read again ({error.what})",
             path=path,
-        )
+            place=error.place,
+            mend="Nothing was written. Make the card smaller, or write another version",
+        ) from None
     write_atomically(path, content)
     return losses
 

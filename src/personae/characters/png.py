@@ -22,6 +22,7 @@ SIGNATURE = b"\x89PNG\r\n\x1a\n"
 MAX_PNG_BYTES = 256 * 2**20
 MAX_CHUNKS = 100_000
 MAX_TEXT_BYTES = 48 * 2**20  # base64 of the longest JSON, and of an asset
+MAX_KEYWORD_BYTES = 4_000
 TEXT_TYPES = (b"tEXt", b"zTXt", b"iTXt")
 
 _TYPE = re.compile(rb"[A-Za-z]{4}")
@@ -39,10 +40,17 @@ class Chunk:
 
     @property
     def keyword(self) -> str:
-        """The keyword of a text chunk; empty for any other."""
+        """The keyword of a text chunk; empty for any other.
+
+        PNG has Latin-1 there; RisuAI writes the names of files in UTF-8.
+        """
         if self.type not in TEXT_TYPES:
             return ""
-        return self.data.partition(b"\0")[0][:1000].decode("latin-1")
+        name = self.data[:MAX_KEYWORD_BYTES].partition(b"\0")[0]
+        try:
+            return name.decode()
+        except UnicodeDecodeError:
+            return name.decode("latin-1")
 
 
 @dataclass(frozen=True)
@@ -154,7 +162,7 @@ def _inflated(data: bytes, refused: Callable[[str], InputError]) -> bytes:
 
 def text_chunk(keyword: str, text: bytes) -> Chunk:
     """A tEXt chunk."""
-    return _chunk(b"tEXt", keyword.encode("latin-1") + b"\0" + text)
+    return _chunk(b"tEXt", keyword.encode() + b"\0" + text)
 
 
 def _chunk(kind: bytes, data: bytes) -> Chunk:
