@@ -25,7 +25,7 @@ from personae.judging.trajectories import (
     unit_id,
 )
 from personae.models.scripted import ReplyFunction, ScriptedModel
-from personae.prompts import LANGUAGES
+from personae.prompts import LANGUAGES, names, variables
 from personae.records import Call, Event, Language, Play, Reply, Secret, WorldState
 from personae.session import repair_messages
 from personae.world.state import first_state
@@ -401,10 +401,10 @@ def test_a_scene_with_one_character_has_no_others_and_is_flagged() -> None:
 
 
 async def test_rows_of_a_lone_character_say_so(judge_by: JudgeBy) -> None:
-    for names in (("Ada",), ("Ada", "Bede")):
-        case = trajectory_of(a_play(a_scene(names=names)), "Ada")
+    for cast in (("Ada",), ("Ada", "Bede")):
+        case = trajectory_of(a_play(a_scene(names=cast)), "Ada")
         rows = await rate_rows(judge_by(fair), ("j", 0), case)
-        assert {r.alone for r in rows} == {len(names) == 1}
+        assert {r.alone for r in rows} == {len(cast) == 1}
 
 
 def test_plays_and_cases_leave_no_template_syntax_in_a_prompt() -> None:
@@ -418,3 +418,12 @@ def test_plays_and_cases_leave_no_template_syntax_in_a_prompt() -> None:
             for message in text.messages:
                 assert not re.search(r"\{\{|\{%|\{#|\n\n\n", message.content)
                 assert message.content == message.content.strip()
+
+
+def test_both_languages_have_the_same_rating_prompts_with_the_same_variables() -> None:
+    found = names("en", "rating")
+    assert found == names("zh", "rating")
+    assert {"rating/critique", "rating/metric", "rating/narrator_critique",
+            "rating/narrator_metric"} < set(found)  # fmt: skip
+    for name in found:
+        assert variables(name, "en") == variables(name, "zh")
