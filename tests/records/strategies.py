@@ -30,6 +30,7 @@ from personae.records import (
     TokenLogprob,
     Usage,
 )
+from tests.records.world_strategies import WORLD
 
 text = st.text(max_size=12)
 filled = st.text(min_size=1, max_size=12)
@@ -271,4 +272,5 @@ ALL: dict[type[BaseModel], st.SearchStrategy[Any]] = {
     Shortfall: shortfall,
     TokenLogprob: token,
     Usage: usage,
+    **WORLD,
 }
