@@ -23,6 +23,7 @@ from pydantic import Field
 
 from personae.errors import InputError
 from personae.judging.metrics import DIMENSIONS, KEYS, MAXIMS, METRICS, Kind
+from personae.judging.scores import panel_mean
 from personae.judging.statistics import (
     Interval,
     cluster_bootstrap,
@@ -204,10 +205,9 @@ class Ratings:
         by_judge = {judge: self.of_judge(judge, metric) for judge in self.judges}
         found = {}
         for unit in self.units:
-            given = [by_judge[judge].get(unit) for judge in sorted(self.asked[unit])]
-            scores = [score for score in given if score is not None]
-            if len(scores) == len(given):
-                found[unit] = sum(scores) / len(scores)
+            given = {judge: scores[unit] for judge, scores in by_judge.items() if unit in scores}
+            if (mean := panel_mean(given, sorted(self.asked[unit]))) is not None:
+                found[unit] = mean
         return found
 
 
