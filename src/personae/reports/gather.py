@@ -79,7 +79,7 @@ def gather(
     used: dict[Path, list[UsageLine]] = {}
     failures: list[FailureCount] = []
     seconds = 0.0
-    _name_once(runs)
+    name_once(runs)
     for run in runs:
         manifest = read_manifest(run)
         manifests.append(manifest)
@@ -146,7 +146,12 @@ def gather(
     )
 
 
-def _name_once(runs: Sequence[Path]) -> None:
+def name_once(runs: Sequence[Path]) -> None:
+    """Refuse a run that is named twice.
+
+    Raises:
+        UsageError: one is.
+    """
     seen: set[Path] = set()
     for run in runs:
         if run.resolve() in seen:
@@ -206,6 +211,8 @@ def _instead(run: Path, manifest: Manifest) -> str:
         return f"An audit goes with the run that it is about: personae report RUN --audit {run}"
     if manifest.kind.startswith("bench"):
         return "It made a benchmark: personae eval BENCH.jsonl --model ... --judge ... --out RUN"
+    if manifest.kind.startswith("scene"):
+        return "It wrote scenes: personae play SCENES.jsonl --characters ... --narrator ..."
     return f"Finish it first: personae resume {run}"
 
 

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import shlex
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from importlib.resources import files
 from itertools import combinations
 from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
 from personae.judging.scores import LIFT, persona_mean
@@ -23,6 +18,7 @@ from personae.records.files import write_atomically
 from personae.reports import figures
 from personae.reports.data import CHARACTER_ROLE, ReportData, Unit, group_units
 from personae.reports.language import Words, clean, one_line
+from personae.reports.page import environment, style
 from personae.reports.words import attribute_counts
 
 WORST = 20
@@ -32,29 +28,6 @@ ANSWER_CHARS = 4_000
 FOLD_CHARS = 700
 ENVIRONMENTS = 24
 JUDGE_PAIRS = 6
-
-
-def _finalize(value: Any) -> Any:
-    return value if isinstance(value, Markup) or not isinstance(value, str) else clean(value)
-
-
-@lru_cache(maxsize=1)
-def _environment() -> Environment:
-    return Environment(
-        loader=PackageLoader("personae.reports"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        finalize=_finalize,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-
-
-@lru_cache(maxsize=1)
-def _style() -> tuple[str, str]:
-    """The style sheet and its hash: the page's policy allows this one style and no other."""
-    css = (files("personae.reports") / "templates" / "report.css").read_text(encoding="utf-8")
-    return css, base64.b64encode(hashlib.sha256(css.encode()).digest()).decode()
 
 
 @dataclass(frozen=True)
@@ -165,15 +138,20 @@ def disputed_units(units: Sequence[Unit], limit: int = DIFFERENT) -> list[Unit]:
     return sorted(split, key=lambda u: (-u.spread, u.unit_id))[:limit]
 
 
-def _task_rows(data: ReportData, words: Words, axis: figures.Axis) -> list[figures.MarkRow]:
-    def text(e: Estimate) -> str:
-        if e.mean is None:
-            return words("no_score")
-        shown = f"{words.number(e.mean)} {words.interval(e) if e.low is not None else ''}".strip()
-        return f"{shown} · {words('missing_short', share=words.share(e.missing))}"
+def estimate_text(words: Words, e: Estimate, *, signed: bool = False) -> str:
+    """Mean, interval and missing rate in words, for beside a mark and for who cannot see it."""
+    if e.mean is None:
+        return words("no_score")
+    mean = words.signed(e.mean) if signed else words.number(e.mean)
+    interval = words.interval(e, signed=signed) if e.low is not None else ""
+    return (
+        f"{mean} {interval}".strip() + f" · {words('missing_short', share=words.share(e.missing))}"
+    )
 
+
+def _task_rows(data: ReportData, words: Words, axis: figures.Axis) -> list[figures.MarkRow]:
     def row(label: str, found: Sequence[Estimate | None]) -> figures.MarkRow:
-        marks = [(i, e, text(e)) for i, e in enumerate(found) if e is not None]
+        marks = [(i, e, estimate_text(words, e)) for i, e in enumerate(found) if e is not None]
         return figures.mark_row(label, marks, axis)
 
     return [
@@ -318,7 +296,7 @@ def render(data: ReportData, language: Language = "en") -> str:
     words = Words(language)
     units = group_units(data.rows)
     axis = figures.score_axis()
-    css, css_hash = _style()
+    css, css_hash = style()
     swarms, personas = _spread(data, units, axis)
     paired, paired_axis = _paired(data, words)
     coverage = _coverage(data, units, language)
@@ -326,7 +304,7 @@ def render(data: ReportData, language: Language = "en") -> str:
     last = worst[-1].mean if worst else None
     tied = sum(1 for u in units if u.mean is not None and last is not None and u.mean <= last)
     counted = [m.persona_score.n for m in data.models if m.persona_score.mean is not None]
-    page = _environment().get_template("report.html.j2")
+    page = environment().get_template("report.html.j2")
     return clean(
         page.render(
             t=words,

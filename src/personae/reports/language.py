@@ -52,9 +52,14 @@ def flatten(strings: dict[str, Any], prefix: str = "") -> dict[str, str]:
 
 @dataclass(frozen=True)
 class Words:
-    """The phrases of one language. Values put into a phrase are plain text, never markup."""
+    """The phrases of one language. Values put into a phrase are plain text, never markup.
+
+    Attributes:
+        room: the table whose phrases stand before the general ones of the same key.
+    """
 
     language: Language
+    room: str = ""
 
     @property
     def _phrases(self) -> dict[str, str]:
@@ -63,6 +68,8 @@ class Words:
     def __call__(self, key: str, /, **values: object) -> str:
         """The phrase of that key with its values; `KEY_one` is taken where `n` is 1."""
         phrases = self._phrases
+        if f"{self.room}.{key}" in phrases:
+            key = f"{self.room}.{key}"
         if values.get("n") == 1 and f"{key}_one" in phrases:
             key = f"{key}_one"
         shown = {
@@ -73,12 +80,19 @@ class Words:
 
     def known(self, table: str, name: str) -> str:
         """The phrase for a code such as a task or a cause; the code itself where none is known."""
-        return self._phrases.get(f"{table}.{name}", name)
+        general = self._phrases.get(f"{table}.{name}", name)
+        return self._phrases.get(f"{self.room}.{table}.{name}", general)
 
     def cause(self, cause: str) -> str:
-        """What a failure's cause means; `answer: ...` is a judge that had nothing to judge."""
+        """What a failure's cause means.
+
+        `answer: ...` is a judge that had nothing to judge, `critique: ...` one whose critique could
+        not be had.
+        """
         if cause.startswith("answer: "):
             return self("no_answer_because", cause=self.known("causes", cause[8:]))
+        if cause.startswith("critique: "):
+            return self("scenes.no_critique_because", cause=self.known("causes", cause[10:]))
         return self.known("causes", cause)
 
     def number(self, value: float | None, digits: int = 2) -> str:
