@@ -21,8 +21,15 @@ from personae.prompts.schemas import (
     questions_schema,
     verdict_schema,
 )
+from personae.prompts.world_schemas import (
+    act_schema,
+    belief_schema,
+    influence_schema,
+    result_schema,
+)
 from personae.records import Call, Message, ReplySchema
 from personae.records.structured import parse_structured
+from personae.world.state import Bounds
 
 PATH = Path(__file__).parents[2] / "benchmarks" / "stub_server.py"
 
@@ -66,6 +73,10 @@ SCHEMAS = [
     environments_schema([f"place {i}" for i in range(20)], 5),
     questions_schema(3, ["here", "there"]),
     personas_schema(4),
+    act_schema(["Ann", "Bob"], plan=True),
+    influence_schema("Ann", ["Bob"], ["Bob"], Bounds(("Ann", "Bob")), concludes=True),
+    result_schema(["Bob"], Bounds(("Ann", "Bob"), places=("here", "there")), concludes=True),
+    belief_schema("belief", "desire", "intention", "environment"),
 ]
 
 
@@ -96,6 +107,19 @@ async def test_verdicts_use_the_whole_scale(stub: Any) -> None:
     )
     await backend.close()
     assert {json.loads(r.text or "")["score"] for r in replies} == {1, 2, 3, 4, 5}
+
+
+async def test_in_a_play_acts_are_open_and_seven_of_ten_affect_somebody(stub: Any) -> None:
+    stub.configure(latency=0.0, slots=400)
+    backend = backend_for_endpoint(f"{stub.url}#m")
+    schema = influence_schema("Ann", ["Bob"], ["Bob"], None, concludes=True)
+    replies = await asyncio.gather(*(backend.complete(call(str(i), schema)) for i in range(300)))
+    act = json.loads((await backend.complete(call("x", act_schema(["Bob"])))).text or "")
+    await backend.close()
+    values = [json.loads(r.text or "") for r in replies]
+    assert 0.6 < sum(v["affected"] == "Bob" for v in values) / 300 < 0.8
+    assert not any(v["concluded"] for v in values)
+    assert act["manner"] == "open"
 
 
 async def test_whoever_comes_beyond_the_slots_gets_a_429_and_a_time(stub: Any) -> None:

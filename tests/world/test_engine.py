@@ -301,6 +301,32 @@ async def test_of_an_act_whose_influence_failed_only_actor_and_addressees_know()
     assert first.perceived_by == ("Ann", "Cid")
 
 
+async def test_whoever_is_affected_perceives_the_act_whether_or_not_the_narrator_says_so():
+    def influence(call: Call) -> dict[str, Any]:
+        return {"perceived_by": [], "affected": "Bob", "influence": "a blow"}
+
+    play, model = await played(
+        scene(3), scripted(influence=lambda c: influence(c) if c.meta["character"] == "Ann" else {}),
+        rounds=1,
+    )  # fmt: skip
+    first = next(e for e in play.events if e.kind == "action")
+    assert first.perceived_by == ("Ann", "Bob")
+    reaction = next(c for c in model.calls if c.meta["step"] == "reaction")
+    assert first.text in text_of(reaction)
+
+
+async def test_a_patch_that_says_what_already_is_is_no_event():
+    def same(call: Call) -> dict[str, Any]:
+        one = {"who": "Ann", "position": "Ann sits", "state": ""}
+        return {
+            "changes": [one],
+            "environment": {"time": "dusk", "location": "", "description": ""},
+        }
+
+    play, _ = await played(scene(2), scripted(influence=same), rounds=1)
+    assert not [e for e in play.events if e.kind == "update"]
+
+
 async def test_a_reply_that_says_and_does_nothing_is_asked_again_with_the_reason_then_recorded():
     def mute(call: Call) -> dict[str, Any] | None:
         return {"action": " ", "speech": ""} if call.meta["character"] == "Ann" else None

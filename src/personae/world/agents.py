@@ -251,7 +251,7 @@ class Agent:
         """Answer at once to an act that affects it.
 
         Args:
-            influence: what it feels of the act; it may not perceive whose.
+            influence: how the act touches it.
             whispered: the act was a whisper, and so is the reaction.
             speech: whether a reaction may speak (not under `paper`, appendix D.2).
         """

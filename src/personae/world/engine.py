@@ -388,7 +388,10 @@ class _Turn:
             self._settle(done)
             self._fail(None, "influence", told.failure)
             return
-        self._settle(done, told.value.perceived_by)
+        named = told.value.perceived_by
+        if told.value.affected is not None:  # is told of the act and of its effect (section 3.2)
+            named = (*named, told.value.affected)
+        self._settle(done, named)
         self._change(told.value.patch)
         self.group.concluded = told.value.concluded
         if told.value.affected is not None:
@@ -546,9 +549,12 @@ class _Turn:
     def _change(self, patch: Patch | None) -> None:
         """Apply a patch that the narrator's checks have let through."""
         bounds = self._bounds()
-        if patch is None or patch == Patch():
+        if patch is None:
             return
-        self.group.state = apply_patch(self.group.state, patch, bounds)
+        after = apply_patch(self.group.state, patch, bounds)
+        if after == self.group.state and not moves(patch, bounds):
+            return  # a narrator may well say what already is
+        self.group.state = after
         self.patches.append((patch, bounds))
         self.events.append(self._event("update", "", state=self.group.state))
         self.world.heard(self.events[-1])
