@@ -14,6 +14,14 @@ from personae.records.base import Record, canonical_json
 
 JSON = Any
 
+PERSON = "person:"
+"""How the model id of somebody at the terminal begins; the name of the seat follows."""
+
+
+def is_person(model_id: str) -> bool:
+    """Whether a person answers the calls to this id: at leisure, in words, free of charge."""
+    return model_id.startswith(PERSON)
+
 
 class Message(Record):
     """One message of a dialogue."""
@@ -225,6 +233,19 @@ class Backend(Protocol):
 
     async def close(self) -> None:
         """Release connections and engines."""
+        ...
+
+
+@runtime_checkable
+class Interruptible(Protocol):
+    """A backend whose answer may never come unless it is told that nobody waits for it any more.
+
+    Its `complete` raises StoppedEarlyError then, and also when the run is to stop because of it: a
+    person may pause, or leave.
+    """
+
+    def interrupt(self, reason: str) -> None:
+        """The run stops: whoever is being asked need not answer."""
         ...
 
 
