@@ -6,6 +6,7 @@ import random
 from pathlib import Path
 
 import pytest
+from jsonschema import Draft202012Validator
 
 from personae.cli import main
 from personae.errors import InputError, StoppedEarlyError, UsageError
@@ -14,6 +15,7 @@ from personae.models import Registry, ScriptedModel
 from personae.models.scripted import read_script
 from personae.play_stage import PLAYS, SCENES, play_scenes, read_plays
 from personae.records import Call, Environment, Reply, Scene, SceneCharacter, Secret
+from personae.records.files import read_jsonl
 from personae.session import JOURNAL, Options, read_manifest
 from personae.world.scene_file import read_scenes, write_scenes
 from personae.world.scene_import import import_characterbox
@@ -350,3 +352,21 @@ async def test_a_changed_card_is_another_run(tmp_path: Path):
 async def test_a_folder_without_plays_is_an_error_that_names_it(tmp_path: Path):
     with pytest.raises(InputError, match="no such file"):
         read_plays(tmp_path)
+
+
+def test_what_a_play_leaves_and_prints_meets_the_published_schemas(tmp_path: Path, capsys):
+    one, two = BAKER.characters
+    carded = one.model_copy(update={"card": "starter:sherlock-holmes"})
+    path = scene_file(tmp_path, BAKER.model_copy(update={"characters": (carded, two)}))
+    run = tmp_path / "run"
+    common = ["play", str(path), "--characters", WORLD, "--narrator", WORLD, "--out", str(run)]
+    assert main([*common, "--json"]) == 0
+    document = json.loads(capsys.readouterr().out)
+    formats = Path(__file__).parents[1] / "docs" / "formats"
+    lines = {name: read_jsonl(run / f"{name}.jsonl") for name in ("scenes", "plays", "cards")}
+    for name, values in (*lines.items(), ("play", [(0, document)])):
+        schema = json.loads((formats / f"{name}.schema.json").read_text("utf-8"))
+        found = [value for _, value in values]
+        assert found
+        for value in found:
+            Draft202012Validator(schema).validate(value)

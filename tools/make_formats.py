@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from personae.characters.summary import CardSummary, Conversion, LintReport
 from personae.interview.benchmark_file import FORMAT
 from personae.interview.export import COLUMNS
 from personae.interview.personas import MAX_PERSONA_CHARS
@@ -29,6 +30,7 @@ from personae.records import (
     ModelScores,
     PairedDifference,
     Persona,
+    Play,
     Question,
     RatingRow,
     Record,
@@ -38,6 +40,7 @@ from personae.records import (
     Task,
 )
 from personae.reports.data import CallCounts, Cost, FailureCount, UsageLine
+from personae.world.cast import CardInPlay
 from personae.world.writing import Attempt, ComparedScene
 
 FOLDER = Path(__file__).resolve().parent.parent / "docs" / "formats"
@@ -398,6 +401,26 @@ def _rate_document() -> Schema:
     )
 
 
+def _play_document() -> Schema:
+    play = _object(
+        {
+            "scene": TEXT,
+            "rounds": COUNT,
+            "concluded": {"type": "boolean"},
+            "complete": {"type": "boolean"},
+            "events": COUNT,
+            "interactions": {**COUNT, "description": "Acts that affected somebody."},
+            "failures": {**COUNT, "description": "Replies that could not be had."},
+        }
+    )
+    return _open(
+        {
+            "description": "What `personae play --json` prints.",
+            **_object({"run": STRING, "plays": _list(play)}),
+        }
+    )
+
+
 def _audit_document() -> Schema:
     return _open(
         {
@@ -448,6 +471,8 @@ def schemas() -> dict[str, Schema]:
         "ratings": ("A line of people's ratings (.csv)", _ratings()),
         "prices": ("A price file", _prices()),
         "scenes": ("A line of a scene file (SCENES.jsonl)", _of(Scene)),
+        "plays": ("A line of plays.jsonl", _of(Play)),
+        "cards": ("A line of cards.jsonl of a play run", _of(CardInPlay)),
         "scene_attempts": (
             "A line of reviews.jsonl or rejected.jsonl of `personae scene write`",
             _of(Attempt),
@@ -455,9 +480,22 @@ def schemas() -> dict[str, Schema]:
         "scene_scores": ("A line of comparison.jsonl", _of(ComparedScene)),
         "scene_comparison": ("comparison.json", _of(Comparison)),
         "bench_show": ("The document of `personae bench show --json`", _bench_show()),
+        "character_show": (
+            "The document of `personae character show --json`",
+            _open(_of(CardSummary)),
+        ),
+        "character_lint": (
+            "The document of `personae character lint --json`",
+            _open(_of(LintReport)),
+        ),
+        "character_convert": (
+            "The document of `personae character convert --json`",
+            _open(_of(Conversion)),
+        ),
         "report": ("The document of `personae report --json`", _report()),
         "agree": ("The document of `personae agree --json`", _open(_of(HumanAgreement))),
         "audit": ("The document of `personae audit --json`", _audit_document()),
+        "play": ("The document of `personae play --json`", _play_document()),
         "rate": ("The document of `personae rate --json`", _rate_document()),
         "dry_run": ("The document of any command with `--dry-run --json`", _dry_run()),
     }
