@@ -9,7 +9,7 @@ from personae import prompts
 from personae.characters.card import card_of
 from personae.characters.convert import write_card
 from personae.characters.starter import starter
-from personae.errors import InputError, StoppedEarlyError, UsageError
+from personae.errors import BadRequestError, InputError, StoppedEarlyError, UsageError
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.evaluate import limited
 from personae.journal.store import Journal
@@ -187,6 +187,30 @@ async def test_a_panel_of_lift_alone_writes_no_prompt_for_verdicts(tmp_path: Pat
     assert used == 2, "the answers' and the generic assistant's"
     await evaluate_benchmark(bench, tmp_path / "verdicts", [GYM], [GYM])
     assert prompts._sections.cache_info().currsize == used + 1
+
+
+async def test_a_judge_that_its_endpoint_does_not_know_ends_the_run_in_an_error_to_resume_from(
+    tmp_path: Path,
+):
+    bench = await built(tmp_path)
+    known = False
+
+    def judge(call):
+        if not known:
+            raise BadRequestError("judge-1 is not a valid model")
+        return {"justification": "Plain.", "score": 3}
+
+    registry = Registry()
+    registry.register("late", lambda _id: ScriptedModel(judge))
+    run = tmp_path / "run"
+    with pytest.raises(BadRequestError, match="late:x as judge was rejected: judge-1 is not"):
+        await evaluate_benchmark(bench, run, [GYM], ["late:x"], registry=registry)
+    assert read_manifest(run).status == "failed"
+    assert {r.failure.cause for r in read_results(run / RESULTS) if r.failure} == {"bad_request"}
+    known = True
+    done = await evaluate_benchmark(bench, run, [GYM], ["late:x"], registry=registry)
+    assert {r.score for r in done.rows} == {3}
+    assert requests(run) == 20 + 2 * 20, "the answers are kept, the verdicts asked again"
 
 
 async def test_the_personas_sentence_of_the_paper_is_the_system_prompt(tmp_path: Path):

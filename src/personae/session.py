@@ -231,6 +231,7 @@ async def open_run(
         UsageError: the directory holds a different run.
         JournalError: the journal cannot be used.
         StoppedEarlyError: raised by the body, passed on with the way to resume.
+        BadRequestError: the body has ended, but not one call of some model was accepted.
     """
     if not options.trust_scripts and not options.replay:
         _refuse_scripts(manifest)
@@ -272,6 +273,8 @@ async def open_run(
             _save(run, "running")
         with _stop_on_signal(client), rarer_collections():
             yield run
+        if options.live:
+            client.check_heard()
         status = "done"
     except (StoppedEarlyError, asyncio.CancelledError):
         status = "stopped"

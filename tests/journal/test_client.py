@@ -9,6 +9,7 @@ import pytest
 
 from personae.errors import (
     AuthenticationError,
+    BadRequestError,
     RateLimitError,
     RefusedConnectionError,
     ReplayMissError,
@@ -156,6 +157,23 @@ async def test_retries_end_in_a_recorded_failure_that_a_later_process_asks_again
     later = client(tmp_path, Script(lambda _n, _call: "up"))
     assert (await later.ask(ask_for())).text == "up"
     await finish(later)
+
+
+async def test_a_model_that_rejects_whatever_a_role_asks_is_an_error_at_the_end(tmp_path: Path):
+    def knows_no_judge(_n, call):
+        if call["role"] == "judge" and call["repeat"] < 2:
+            raise BadRequestError("no model of that name")
+        return "an answer"
+
+    c = client(tmp_path, Script(knows_no_judge))
+    for repeat in range(2):
+        assert (await c.ask(ask_for(repeat=repeat))).failure is not None
+    assert (await c.ask(ask_for().model_copy(update={"role": "character"}))).ok
+    with pytest.raises(BadRequestError, match=r"every call of m as judge .* no model of that name"):
+        c.check_heard()
+    assert (await c.ask(ask_for(repeat=2))).ok
+    c.check_heard()
+    await finish(c)
 
 
 async def test_a_wrong_key_stops_the_run_at_once(tmp_path: Path):

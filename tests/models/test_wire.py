@@ -648,6 +648,13 @@ async def test_an_unhappy_status_is_the_error_it_means(
     assert endpoint.root in str(error)
 
 
+async def test_where_something_is_not_found_the_model_s_name_is_called_in_question(
+    endpoint: StubEndpoint, connect: Connect
+) -> None:
+    endpoint.play(rejection("Not Found", status=404))
+    assert "is the model 'tiny' known there?" in str(await fails(connect()))
+
+
 @pytest.mark.parametrize(
     ("answer", "retryable", "fatal"),
     [

@@ -14,10 +14,17 @@ import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from personae.errors import ReplayMissError, StoppedEarlyError, TransportError, UsageError
+from personae.errors import (
+    BadRequestError,
+    ReplayMissError,
+    StoppedEarlyError,
+    TransportError,
+    UsageError,
+)
 from personae.journal.limits import Limit
 from personae.journal.store import Journal
 from personae.records import Backend, Call, Failure, Message, Price, Prices, Reply, prompt_text
+from personae.records.call import Interruptible
 from personae.records.structured import MalformedReplyError, parse_structured
 from personae.records.tokens import estimate_tokens
 
@@ -131,6 +138,8 @@ class Client:
         self._limits: dict[str, Limit] = {}
         self._running: dict[bytes, asyncio.Future[Reply]] = {}
         self._tried: set[bytes] = set()
+        self._rejected: dict[tuple[str, str], Failure] = {}
+        self._heard_of: set[tuple[str, str]] = set()
         self._dry: dict[bytes, Reply] = {}  # a call that a run would find in its journal
         self._reserved_usd = 0.0
         self._stop: str | None = None
@@ -149,12 +158,15 @@ class Client:
     def stop(self, reason: str) -> None:
         """Send nothing more; calls in flight come to their end and are kept.
 
-        Those that wait, for a slot or for another attempt, wait no longer.
+        Those that wait, for a slot, for another attempt or for a person, wait no longer.
         """
         self._stop = reason
         self._stopping.set()
         for limit in self._limits.values():
             limit.end_pause()
+        for backend in self._backends.values():
+            if isinstance(backend, Interruptible):
+                backend.interrupt(reason)
 
     def backend(self, model: str) -> Backend:
         """The backend of a model id, made on first use.
@@ -206,7 +218,25 @@ class Client:
         self._tell(call, reply)
         return reply
 
+    def check_heard(self) -> None:
+        """Refuse to call it done when an endpoint rejected all that a role asked of a model.
+
+        Raises:
+            BadRequestError: there is such a model; a name that its endpoint does not know, mostly.
+        """
+        for (role, model), failure in self._rejected.items():
+            if (role, model) not in self._heard_of:
+                raise BadRequestError(
+                    f"every call of {model} as {role} was rejected: {failure.detail}. Check the "
+                    "model's name; once its endpoint takes the calls, `personae resume` asks them "
+                    "again, and only them"
+                )
+
     def _tell(self, call: Call, reply: Reply) -> None:
+        if reply.failure is not None and reply.failure.cause == BadRequestError.cause:
+            self._rejected.setdefault((call.role, call.model), reply.failure)
+        else:
+            self._heard_of.add((call.role, call.model))
         if self._writes is not None:
             counters = self._writes.counters
             counters.reused += reply.reused
@@ -328,6 +358,9 @@ class Client:
                 guess = self._permit(call)
                 try:
                     reply = await backend.complete(call)
+                except StoppedEarlyError as stop:  # a person pauses: so does all else
+                    self.stop(str(stop))
+                    raise
                 finally:
                     self._reserved_usd -= guess
             except TransportError as error:

@@ -63,6 +63,7 @@ def error_of(
     raw: bytes,
     *,
     endpoint: str,
+    model: str,
     key_name: str | None,
     scrub: Callable[[str], str],
 ) -> TransportError:
@@ -74,6 +75,7 @@ def error_of(
         answer: the body as JSON, None where it is none.
         raw: the body.
         endpoint: for the text.
+        model: the name that the endpoint was asked for; for the text.
         key_name: the variable of the key that was sent.
         scrub: takes secrets out of a text.
 
@@ -108,6 +110,8 @@ def error_of(
     if status in (400, 422):
         return RejectedError(text, param=param, detail=message)
     rejected = BadRequestError(text)
+    if status == 404:
+        rejected = BadRequestError(f"{text} (is the model {model!r} known there?)")
     if 300 <= status < 400:
         where = scrub(headers.get("Location", "elsewhere"))[:200]
         rejected = BadRequestError(f"{endpoint} redirects to {where}: use that address")

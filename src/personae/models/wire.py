@@ -285,6 +285,7 @@ class OpenAICompatible:
             answer,
             raw,
             endpoint=self.endpoint,
+            model=self._address.model,
             key_name=key.name if key else None,
             scrub=self._scrub,
         )
