@@ -131,6 +131,7 @@ ICON = {"type": "icon", "uri": "ccdefault:", "name": "main", "ext": "png"}
         ([ICON, ICON], "error", "2 assets of type icon"),
         ([{**ICON, "name": "a"}, {**ICON, "name": "b"}], "error", "0 assets of type icon"),
         ([{**ICON, "uri": "embeded://a.png"}], "error", "in none"),
+        ([{**ICON, "uri": "__asset:7"}], "error", "no chunk"),
         ([{**ICON, "uri": "https://a/b", "ext": ".PNG"}], "error", "lower case"),
         ([{**ICON, "uri": "ftp://a/b"}], "hint", "not a URI"),
         ([{**ICON, "uri": "http://a/b"}], "hint", "https"),

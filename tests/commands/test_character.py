@@ -9,6 +9,7 @@ import pytest
 from personae.characters.card import read_card
 from personae.cli import main
 from tests.characters import samples
+from tests.test_formats import check
 
 
 @pytest.fixture
@@ -33,6 +34,7 @@ def test_show_prints_what_the_card_holds(ada: Path, capsys) -> None:
     found = document(capsys)
     assert (found["name"], found["called"]) == ("Ada Lovelace", "Ada")
     assert found["lorebook"] == {"name": "Ada's world", "entries": 2, "enabled": 2, "constant": 0}
+    check("character_show", found)
 
 
 def test_show_prints_no_control_character_and_no_markup(tmp_path: Path, capsys) -> None:
@@ -63,6 +65,7 @@ def test_lint_ends_with_1_for_errors_and_with_0_for_hints(ada: Path, tmp_path, c
     found = document(capsys)
     assert found["errors"] == 1
     assert found["findings"][0]["place"] == "data.tags"
+    check("character_lint", found)
 
 
 def test_what_is_no_card_ends_with_2_and_its_place(tmp_path: Path, capsys) -> None:
@@ -97,7 +100,8 @@ def test_convert_prints_one_document_with_json(ada: Path, tmp_path: Path, capsys
     args = ["character", "convert", str(ada), "--to", "v1", "--out", str(out), "--json"]
     assert main(args) == 0
     found = document(capsys)
-    assert found["version"] == "v1"
+    assert (found["was"], found["to"]) == ("v3", "v1")
+    check("character_convert", found)
     assert {"place", "message"} == set(found["not_expressed"][0])
 
 

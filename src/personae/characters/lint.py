@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from personae.characters.card import ASSET_CHUNK, Card
-from personae.characters.convert import EMBEDDED
+from personae.characters.convert import ASSET_URI, EMBEDDED
 from personae.characters.lorebook import examine
 from personae.characters.macros import macros_in
 from personae.characters.reading import (
@@ -33,7 +33,7 @@ SHOWN = 3
 
 _ENTRY = ("keys", "content", "extensions", "enabled", "insertion_order")
 _ASSET_TYPES = frozenset({"icon", "background", "user_icon", "emotion", "other"})
-_SCHEMES = ("http://", "https://", "data:", "ccdefault:", "__asset:", *EMBEDDED)
+_SCHEMES = ("http://", "https://", "data:", "ccdefault:", ASSET_URI, *EMBEDDED)
 # The fields in which macros are filled in, and those of them that a model is always told.
 ALWAYS = ("description", "personality", "scenario", "system_prompt", "post_history_instructions")
 _FILLED = (*ALWAYS, "first_mes", "mes_example")
@@ -226,6 +226,11 @@ def _asset(card: Card, asset: Asset, place: str) -> Iterator[Finding]:
             yield _error(f"{place}.uri", "a file in an archive, and this card is in none")
         elif name not in card.charx.members:
             yield _error(f"{place}.uri", f"no file {name[:80]!r} is in the archive")
+    if uri.startswith(ASSET_URI):
+        name = uri.removeprefix(ASSET_URI)
+        keywords = {c.keyword for c in card.png.chunks} if card.png else set()
+        if not keywords & {f"{ASSET_CHUNK}:{name}", f"{ASSET_CHUNK}{name}"}:
+            yield _error(f"{place}.uri", f"no chunk of the PNG holds {name[:80]!r}")
 
 
 def _texts(character: Character) -> Iterator[Finding]:
