@@ -25,13 +25,16 @@ from personae.records import (
     Sampling,
     SceneCharacter,
 )
+from personae.records.call import is_person
 from personae.world.observe import View, plain, told
+from personae.world.seat import seat
 from personae.world.state import RefusedError
 
 Value = TypeVar("Value")
 
 Manner = Literal["open", "whisper"]
 
+MOST_ASKED_OF_A_PERSON = 20
 MOST_RECALLED = 6
 RECENT_ENOUGH = 4
 """How many of the last perceived lines make the query of a recall."""
@@ -80,10 +83,11 @@ async def ask_checked(
     """Ask, and once more with the reason if what came back cannot stand.
 
     A reply that breaks its schema has had its repair exchange already (the client's); `read` checks
-    what a schema cannot say, and raises `RefusedError`.
+    what a schema cannot say, and raises `RefusedError`. A person is asked until it can stand, or
+    nearly.
     """
-    asked, first = call, ""
-    for _ in range(2):
+    asked, first, person = call, "", is_person(call.model)
+    for left in reversed(range(MOST_ASKED_OF_A_PERSON if person else 2)):
         reply = await model.ask(asked)
         if not reply.ok:
             return Answered(None, reply.failure)
@@ -91,16 +95,17 @@ async def ask_checked(
             return Answered(read(reply.value))
         except RefusedError as refused:
             problem = str(refused)
-        if first:
+        if not left:
             return Answered(
                 None,
                 Failure(cause="refused", detail=f"{first}; after being asked again: {problem}"),
             )
-        first = problem
+        first = first or problem
         said = Message(role="assistant", content=reply.text or "")
-        again = (*call.messages, said, *render("repair", language, problem=problem))
-        asked = call.model_copy(update={"messages": again})
-    raise AssertionError("the second refusal has returned")
+        again = (*asked.messages, said, *render("repair", language, problem=problem))
+        meta = {**call.meta, "problem": problem} if person else call.meta
+        asked = call.model_copy(update={"messages": again, "meta": meta})
+    raise AssertionError("the last refusal has returned")
 
 
 def no_lore(_heard: Sequence[str]) -> str:
@@ -199,7 +204,7 @@ class Agent:
             "act",
             view,
             now,
-            act_schema(view.names, plan=True),
+            act_schema(view.names, plan=not is_person(self.model_in(now))),
             lambda value: read_act(value, view),
         )
         if done.value is not None:
@@ -207,7 +212,13 @@ class Agent:
         return done
 
     async def make_plan(self, model: Model, view: View, now: int) -> Answered[str]:
-        """Plan before acting (protocol `paper`, "Plan and perform action")."""
+        """Plan before acting (protocol `paper`, "Plan and perform action").
+
+        A person's plans are its own business, and so are its beliefs.
+        """
+        if is_person(self.model_in(now)):
+            self._turn_begins()
+            return Answered("")
         done: Answered[str] = await self._ask(
             model, "plan", view, now, plan_schema(), lambda value: _filled(value["plan"])
         )
@@ -316,15 +327,24 @@ class Agent:
             self._turn_begins()
         self._look(view, now)
         recalled = await self._recall(now)
+        who, told_all = self.model_in(now), {**self._values(view, recalled), **values}
         call = Call(
             role="character",
-            model=self.model_in(now),
-            messages=render(
-                f"world/{step}", self.language, **self._values(view, recalled), **values
-            ),
+            model=who,
+            messages=render(f"world/{step}", self.language, **told_all),
             reply_schema=schema,
             sampling=self.sampling,
-            meta={"scene": self.scene_id, "character": self.name, "round": now, "step": step},
+            meta={
+                "scene": self.scene_id,
+                "character": self.name,
+                "round": now,
+                "step": step,
+                **(
+                    seat("character", self.language, step=step, **told_all)
+                    if is_person(who)
+                    else {}
+                ),
+            },
         )
         done = await ask_checked(model, call, self.language, read)
         return Answered(done.value, done.failure, recalled)

@@ -27,6 +27,7 @@ from personae.records import (
     Secret,
     WorldState,
 )
+from personae.records.call import is_person
 from personae.records.trajectory import EventKind, Protocol
 from personae.world.agents import Act, Agent, Answered, Memory, no_lore
 from personae.world.narrator import Influence, Narrator, Turn
@@ -302,7 +303,7 @@ class _World:
         return bool(done.value)
 
     async def _beliefs(self, now: int) -> None:
-        """What all believe after a round; all at once."""
+        """What all believe after a round; all at once. A person is not asked."""
 
         async def one(name: str) -> list[Event]:
             agent, seen = self.agents[name], view(self.scene, self.state, name)
@@ -328,7 +329,8 @@ class _World:
                 for step, done in steps.items()
             ]
 
-        for events in await self.all(self.names, one):
+        minds = [n for n in self.names if not is_person(self.plan.characters(n, now))]
+        for events in await self.all(minds, one):
             for event in events:
                 self._add(event, deliver=False)
 

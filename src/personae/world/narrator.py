@@ -30,8 +30,10 @@ from personae.records import (
     Secret,
     WorldState,
 )
+from personae.records.call import is_person
 from personae.world.agents import Answered, Value, ask_checked
 from personae.world.observe import given_away, plain, story, told
+from personae.world.seat import seat
 from personae.world.state import (
     Bounds,
     CharacterPatch,
@@ -258,10 +260,11 @@ class Narrator:
         meta: dict[str, str | int] | None = None,
         **values: object,
     ) -> Answered[Value]:
+        who, told_all = self.model_in(turn.round), {**self._values(turn, step), **values}
         call = Call(
             role="narrator",
-            model=self.model_in(turn.round),
-            messages=render(f"world/{step}", self.language, **self._values(turn, step), **values),
+            model=who,
+            messages=render(f"world/{step}", self.language, **told_all),
             reply_schema=schema,
             sampling=self.sampling,
             meta={
@@ -270,9 +273,14 @@ class Narrator:
                 "round": turn.round,
                 "step": step,
                 **(meta or {}),
+                **(self._seat(turn, step, told_all) if is_person(who) else {}),
             },
         )
         return await ask_checked(model, call, self.language, read)
+
+    def _seat(self, turn: Turn, step: str, values: dict[str, object]) -> dict[str, str | int]:
+        place = place_label(turn.bounds.place)  # whoever goes nowhere is there
+        return {**seat("narrator", self.language, step=step, **values), "place": place}
 
     def _values(self, turn: Turn, step: str) -> dict[str, object]:
         earlier = _last(story(turn.story))
