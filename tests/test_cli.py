@@ -146,6 +146,27 @@ def test_a_benchmark_may_be_completed_in_place_as_the_message_says(tmp_path: Pat
     assert len(list(tmp_path.glob("*.run"))) == 2, "the build's run and one more"
 
 
+@pytest.mark.parametrize("who", ["model", "judge"])
+def test_an_address_out_of_a_manifest_gets_no_key_unasked(
+    who: str, bench: Path, tmp_path: Path, capsys, monkeypatch
+):
+    run = tmp_path / "run"
+    here = {"model": "http://127.0.0.1:9/v1#m", "judge": "http://localhost:9/v1#m"}
+    named = {**here, who: "http://192.0.2.1/v1#m"}
+    args = f"eval {bench} --model {named['model']} --judge {named['judge']} --out {run}"
+    assert main([*args.split(), "--max-calls", "0"]) == 3
+    again = ["resume", str(run), "--max-calls", "0"]
+    assert main(again) == 3, "there is no key to be led away"
+    monkeypatch.setenv("PERSONAE_API_KEY", "sk-our-own-secret")
+    capsys.readouterr()
+    assert main(again) == 2
+    said = capsys.readouterr().err
+    assert "http://192.0.2.1/v1#m" in said
+    assert "--trust-scripts" in said
+    assert main([*again, "--trust-scripts"]) == 3
+    assert main([*args.split(), "--max-calls", "0"]) == 3, "here the user named the address"
+
+
 def test_a_cap_exits_with_3_and_resume_finishes_the_same_run(bench: Path, tmp_path: Path, capsys):
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     args = f"eval {bench} --model {GYM} --judge {GYM} lift:{GYM} --out"

@@ -332,7 +332,9 @@ def _add_resume(commands: Any) -> None:
     made = command(commands, "resume", _resume, "go on with a stopped run; ask again what failed")
     made.add_argument("run", type=Path, metavar="RUN")
     made.add_argument(
-        "--trust-scripts", action="store_true", help="run the scripts that the manifest names"
+        "--trust-scripts",
+        action="store_true",
+        help="run the scripts that the manifest names, and send PERSONAE_API_KEY where it says",
     )
     carries_out(made.add_argument_group("the run"))
 

@@ -37,6 +37,7 @@ from personae.journal.store import Journal
 from personae.judging.lift import model_behind
 from personae.models.dry import DryBackend
 from personae.models.prices import load_prices
+from personae.models.providers import URL_KEY, leads_key_away
 from personae.models.registry import Registry, model_scheme, script_path
 from personae.prompts import names, prompt_hash, render
 from personae.records import Call, Language, Manifest, Message, Prices
@@ -61,7 +62,8 @@ class Options:
         concurrency: the ceiling of calls in flight at one endpoint.
         timeout: seconds for one attempt at one exchange.
         retry_delay: seconds before the first retry, doubled with each.
-        trust_scripts: whether scripts that a manifest names may be run.
+        trust_scripts: whether scripts that a manifest names may be run, and addresses that it
+            names be given `PERSONAE_API_KEY`.
 
     Raises:
         UsageError: a number that means nothing, or options that exclude each other.
@@ -234,7 +236,7 @@ async def open_run(
         BadRequestError: the body has ended, but not one call of some model was accepted.
     """
     if not options.trust_scripts and not options.replay:
-        _refuse_scripts(manifest)
+        _refuse_what_it_was_not_told(manifest)
     registry = registry or Registry(timeout=options.timeout)
     if (path / MANIFEST).is_file():
         old = read_manifest(path)
@@ -288,13 +290,21 @@ async def open_run(
                 _save(run, status)
 
 
-def _refuse_scripts(manifest: Manifest) -> None:
-    """Resuming runs what a manifest names, and a manifest may come from a stranger."""
-    for model_id in (m for ids in manifest.models.values() for m in ids):
-        if model_scheme(model_behind(model_id)) == "scripted":
+def _refuse_what_it_was_not_told(manifest: Manifest) -> None:
+    """Resuming runs and asks what a manifest names, and a manifest may come from a stranger."""
+    named = [model_behind(m) for ids in manifest.models.values() for m in ids]
+    if isinstance(embedder := manifest.arguments.get("embedder"), str):
+        named.append(embedder)
+    for model_id in named:
+        if model_scheme(model_id) == "scripted":
             raise UsageError(
                 f"this run uses {model_id}: resuming it executes that file; "
                 "look at it, then add --trust-scripts"
+            )
+        if leads_key_away(model_id):
+            raise UsageError(
+                f"this run asks {model_id}, and {URL_KEY} would be sent there: if you trust that "
+                f"address add --trust-scripts, else unset {URL_KEY}"
             )
 
 

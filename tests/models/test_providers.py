@@ -13,6 +13,7 @@ from personae.models.providers import (
     Address,
     backend_for_endpoint,
     is_endpoint_id,
+    leads_key_away,
     resolve,
 )
 from personae.records import Call, Message, ReplySchema, Sampling
@@ -256,3 +257,22 @@ def test_parameters_go_by_the_provider_s_names() -> None:
 def test_a_moved_provider_speaks_the_plain_protocol() -> None:
     address = at("openai/o3", {"OPENAI_BASE_URL": "http://localhost:1/v1"})
     assert body_of(everything(), address.model, address.dialect)[1] == []
+
+
+@pytest.mark.parametrize(
+    ("model_id", "away"),
+    [
+        ("http://gpu.example:8000/v1#m", True),
+        ("https://192.0.2.7/v1#m", True),
+        ("http://localhost.example/v1#m", True),
+        ("http://[::1]:8000/v1#m", False),
+        ("http://127.0.0.1:8000/v1#m", False),
+        ("http://localhost:8000/v1#m", False),
+        ("openai/m", False),
+        ("local", False),
+    ],
+)
+def test_only_another_machine_s_address_leads_the_key_away(model_id: str, away: bool) -> None:
+    assert leads_key_away(model_id, Settings({"PERSONAE_API_KEY": "sk-1234567"}, {})) == away
+    assert leads_key_away(model_id, Settings({}, {"PERSONAE_API_KEY": "sk-1234567"})) == away
+    assert not leads_key_away(model_id, Settings({"OPENAI_API_KEY": "sk-1234567"}, {}))

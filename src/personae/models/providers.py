@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 from urllib.parse import SplitResult, urlsplit
@@ -254,6 +255,28 @@ def resolve(model_id: str, settings: Settings | None = None) -> Address:
     if key is None and provider.needs_key and (at_home or _has_key_elsewhere(settings, provider)):
         raise MissingKeyError(_missing_key(provider, None if at_home else moved))
     return Address(model_id, model, base_url, key, _dialect(provider, model, at_home=at_home))
+
+
+def leads_key_away(model_id: str, settings: Settings | None = None) -> bool:
+    """Whether a call of this id would take `PERSONAE_API_KEY` to another machine.
+
+    For ids that the user did not type: a manifest that somebody else wrote may name any address.
+
+    Raises:
+        UsageError, InputError: see `resolve`.
+
+    """
+    if not model_id.startswith(("http://", "https://")):
+        return False
+    address = resolve(model_id, settings)
+    return address.key is not None and not _is_loopback(urlsplit(address.base_url).hostname or "")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ip_address(host).is_loopback
+    except ValueError:  # a name
+        return False
 
 
 def backend_for_endpoint(
