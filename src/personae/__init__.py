@@ -17,11 +17,14 @@ __version__ = "0.1.0"
 __all__ = [
     "Benchmark",
     "Call",
+    "Character",
     "Message",
     "Options",
     "PersonaeError",
+    "Play",
     "Registry",
     "Reply",
+    "Scene",
     "ScriptedModel",
     "ask",
     "audit",
@@ -29,19 +32,28 @@ __all__ = [
     "evaluate",
     "exemplify",
     "import_personagym",
+    "play",
+    "rate",
     "read_benchmark",
+    "read_character",
+    "read_scenes",
     "report",
+    "starter",
+    "starter_scenes",
     "write_benchmark",
 ]
 
 _HOMES = {
     "Benchmark": "personae.records",
     "Call": "personae.records",
+    "Character": "personae.records",
     "Message": "personae.records",
     "Options": "personae.session",
     "PersonaeError": "personae.errors",
+    "Play": "personae.records",
     "Registry": "personae.models",
     "Reply": "personae.records",
+    "Scene": "personae.records",
     "ScriptedModel": "personae.models",
     "ask": "personae.api",
     "audit": "personae.api",
@@ -49,8 +61,14 @@ _HOMES = {
     "evaluate": "personae.api",
     "exemplify": "personae.api",
     "import_personagym": "personae.api",
+    "play": "personae.api",
+    "rate": "personae.api",
     "read_benchmark": "personae.api",
+    "read_character": "personae.api",
+    "read_scenes": "personae.api",
     "report": "personae.api",
+    "starter": "personae.api",
+    "starter_scenes": "personae.api",
     "write_benchmark": "personae.api",
 }
 
@@ -62,13 +80,19 @@ if TYPE_CHECKING:
         evaluate,
         exemplify,
         import_personagym,
+        play,
+        rate,
         read_benchmark,
+        read_character,
+        read_scenes,
         report,
+        starter,
+        starter_scenes,
         write_benchmark,
     )
     from personae.errors import PersonaeError
     from personae.models import Registry, ScriptedModel
-    from personae.records import Benchmark, Call, Message, Reply
+    from personae.records import Benchmark, Call, Character, Message, Play, Reply, Scene
     from personae.session import Options
 
 

@@ -8,17 +8,32 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from personae.interview import benchmark_file, importers
 from personae.journal.flow import run_sync
 from personae.models import Registry
 from personae.models.prices import load_prices
-from personae.records import Audit, Backend, Benchmark, Call, Message, Reply, Sampling
+from personae.records import (
+    Audit,
+    Backend,
+    Benchmark,
+    Call,
+    Character,
+    Language,
+    Message,
+    Reply,
+    Sampling,
+    Scene,
+)
 from personae.stages import Built, Evaluated
 from personae.stages import build as build_stage
 from personae.stages import evaluate_benchmark as evaluate_stage
 from personae.stages import exemplify as exemplify_stage
+
+if TYPE_CHECKING:
+    from personae.play_stage import PlayedScenes
+    from personae.rate_stage import Rated
 
 PathLike = Path | str
 
@@ -103,6 +118,56 @@ def audit(
     from personae.audit_stage import audit_judges
 
     return run_sync(audit_judges([Path(a) for a in answers], judges, Path(out), **arguments)).audits
+
+
+def read_character(path: PathLike) -> Character:
+    """Read a character card; see `personae.characters.card.read_character`."""
+    from personae.characters.card import read_character as read
+
+    return read(Path(path))
+
+
+def starter(name: str) -> Character:
+    """A character of the starter cast (`sherlock-holmes`); see `personae.characters.starter`."""
+    from personae.characters.starter import starter as found
+
+    return found(name)
+
+
+def starter_scenes(language: Language | None = None) -> tuple[Scene, ...]:
+    """The scenes that come with the starter cast."""
+    from personae.characters.starter import starter_scenes as scenes
+
+    return tuple(scenes(language))
+
+
+def read_scenes(path: PathLike) -> tuple[Scene, ...]:
+    """Read a scene file; see `personae.world.scene_file.read_scenes`."""
+    from personae.world.scene_file import read_scenes as read
+
+    return read(Path(path))
+
+
+def play(
+    scenes: Sequence[Scene] | PathLike,
+    out: PathLike,
+    *,
+    characters: str,
+    narrator: str,
+    **arguments: Any,
+) -> PlayedScenes:
+    """Play scenes; see `personae.play_stage.play_scenes`."""
+    from personae.play_stage import play_scenes
+
+    source = Path(scenes) if isinstance(scenes, str) else scenes
+    return run_sync(play_scenes(source, Path(out), characters, narrator, **arguments))
+
+
+def rate(run: PathLike, judges: Sequence[str], **arguments: Any) -> Rated:
+    """Have judges rate what was played; see `personae.rate_stage.rate`."""
+    from personae.rate_stage import rate as rate_stage
+
+    return run_sync(rate_stage(Path(run), judges, **arguments))
 
 
 def report(*runs: PathLike, audits: Sequence[PathLike] = ()) -> dict[str, Any]:
