@@ -316,6 +316,12 @@ def test_what_is_no_card_is_refused_in_words(value: Any, said: str) -> None:
         read(value)
 
 
+def test_a_key_that_stands_twice_is_said_and_the_last_one_read() -> None:
+    card = card_from_bytes(b'{"name": "Ada", "name": "Eve", "x": {"a": 1}}', path="card.json")
+    assert card.character.name == "Eve"
+    assert [(f.place, "twice" in f.message) for f in card.findings] == [("name", True)]
+
+
 # Hostile JSON ----------------------------------------------------------------------------------
 
 

@@ -166,7 +166,12 @@ def card_from_bytes(raw: bytes, *, path: object) -> Card:
         text, place = charx.members[MEMBER], MEMBER
     else:
         text, place = raw, ""
-    document = parse_json(_decoded(text, path, place), path=path, place=place)
+    twice: list[str] = []
+    document = parse_json(_decoded(text, path, place), path=path, place=place, twice=twice)
+    found += [
+        _said(key[:60], "this key stands twice in an object; the last one is read")
+        for key in dict.fromkeys(twice)
+    ]
     character, findings = read_document(document, path=path)
     return Card(document, character, (*found, *findings), png, charx, raw)
 

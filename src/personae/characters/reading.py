@@ -21,6 +21,7 @@ from __future__ import annotations
 import json
 import math
 import re
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, Literal, TypeVar, cast
 
@@ -95,8 +96,11 @@ class Finding(Record):
 # JSON ------------------------------------------------------------------------------------------
 
 
-def parse_json(text: str, *, path: object, place: str = "") -> Any:
+def parse_json(text: str, *, path: object, place: str = "", twice: list[str] | None = None) -> Any:
     """The value of a stranger's JSON text.
+
+    Args:
+        twice: takes the keys that stand twice in an object; the last one counts, as everywhere.
 
     Raises:
         InputError: not JSON, too long, too deep, of too many parts, or a number is out of range.
@@ -120,8 +124,20 @@ def parse_json(text: str, *, path: object, place: str = "") -> Any:
             raise refused(f"the number {digits[:20]} is too large")
         return value
 
+    def noted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        made = dict(pairs)
+        if twice is not None and len(made) != len(pairs):
+            counts = Counter(key for key, _ in pairs)
+            twice.extend(key for key, count in counts.items() if count > 1)
+        return made
+
     try:
-        value = json.loads(text, parse_constant=no_constant, parse_float=finite)
+        value = json.loads(
+            text,
+            parse_constant=no_constant,
+            parse_float=finite,
+            object_pairs_hook=None if twice is None else noted,
+        )
     except json.JSONDecodeError as error:
         at = f"{where}line {error.lineno}, column {error.colno}"
         raise refused(f"not JSON ({error.msg})", at, "Is this a card?") from None
