@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from personae.data import load_audit_texts
 from personae.journal.client import Client
@@ -427,3 +429,24 @@ def test_both_languages_have_the_same_rating_prompts_with_the_same_variables() -
             "rating/narrator_metric"} < set(found)  # fmt: skip
     for name in found:
         assert variables(name, "en") == variables(name, "zh")
+
+
+@given(st.text(max_size=200), st.text(max_size=20))
+@settings(max_examples=40)
+def test_no_text_and_no_name_of_a_play_can_change_the_form_of_a_prompt(
+    text: str, name: str
+) -> None:
+    def tags(play: Play) -> list[str]:
+        found: list[str] = []
+        for case in (trajectory_of(play, play.scene.characters[0].name), narration_of(play)):
+            for message in critique_call("j", case).messages:
+                found += re.findall(r"</?[^<>]*>", message.content)
+        return found
+
+    said = text if text.strip() else "Nothing."
+    hostile = f"Ada {name}".strip()
+    plain, odd = (
+        a_play(a_scene(names=(first, "Bede")), acts={first: words})
+        for first, words in (("Ada", "Row."), (hostile, said))
+    )
+    assert tags(odd) == tags(plain)
