@@ -15,7 +15,7 @@ from typing import Any
 from personae.records import Call, Failure, Reply
 from personae.records.structured import MalformedReplyError, check_value
 
-IDLE = 200
+IDLE = 60
 """Passes of the event loop without a new call after which nothing more can happen."""
 
 

@@ -20,6 +20,7 @@ import statistics
 import tempfile
 import time
 from collections import Counter
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,9 @@ from personae.world.engine import PAPER_SAMPLING, PERSONAE_SAMPLING, PlayPlan, p
 from personae.world.memory import MemoryStream
 
 UPSTREAM = {2: (68.5, 3.7, 25.8), 3: (108.4, 6.6, 38.1), 4: (134.4, 8.8, 46.2)}
-"""Released code: calls, interactions in three rounds, the least depth that it could have."""
-RATE = 0.7
+"""Released code: calls; turns that were taken, for whoever reacts loses its own; the least depth."""
+RATE_PERCENT = 70
 ROUNDS = 3
-CHARACTERS = "character steps"
 LENGTHS = {
     "plan": 180, "action": 200, "speech": 160, "belief": 220, "desire": 180, "intention": 200,
     "influence": 180, "result": 240, "position": 70, "state": 120,
@@ -47,11 +47,11 @@ LENGTHS = {
 NAMES = ("Ada", "Bertram", "Clarice", "Desmond")
 
 
-def scene(count: int, number: int = 0) -> Scene:
+def scene(size: int, number: int = 0) -> Scene:
     """A scene about as long as the extracted ones of the released data."""
-    seed = number * 1009 + count
+    seed = number * 1009 + size
     return Scene(
-        id=f"bench/{count}/{number}",
+        id=f"bench/{size}/{number}",
         title="Benchmark",
         event=prose(seed, 90),
         environment=Environment(time="evening", location=prose(seed, 40), description=prose(seed, 350)),
@@ -63,13 +63,18 @@ def scene(count: int, number: int = 0) -> Scene:
                 state=prose(seed + place * 13, 100),
                 goal=prose(seed + place * 17, 80),
             )
-            for place, name in enumerate(NAMES[:count])
+            for place, name in enumerate(NAMES[:size])
         ),
     )  # fmt: skip
 
 
-def narrated(seed: int) -> Any:
-    """Replies of usual length; an act affects somebody else with the rate, by a seeded draw."""
+def narrated(seed: int, turns: int) -> Any:
+    """Replies of usual length; over seeds, acts affect somebody else at the rate exactly.
+
+    Args:
+        turns: of a scene; scene after scene the rate goes on where the last left it.
+    """
+    turn = count(seed * turns)
 
     def draw(call: Call, what: str) -> int:
         text = f"{seed}/{what}/{call.meta}/{call.messages[-1].content}"
@@ -80,7 +85,9 @@ def narrated(seed: int) -> Any:
         match name:
             case "affected":
                 *others, self = part["enum"]
-                return others[number % len(others)] if number % 1000 < RATE * 1000 else self
+                n = next(turn)
+                touches = (n + 1) * RATE_PERCENT // 100 > n * RATE_PERCENT // 100
+                return others[number % len(others)] if touches else self
             case "perceived_by":
                 return part["items"]["enum"]
             case "manner":
@@ -131,8 +138,8 @@ def shared(prompts: list[str]) -> float:
     return same / total
 
 
-async def one(count: int, protocol: Any, seed: int) -> dict[str, float]:
-    model = Lockstep(narrated(seed))
+async def one(size: int, protocol: Any, seed: int) -> dict[str, float]:
+    model = Lockstep(narrated(seed, ROUNDS * size))
     plan = PlayPlan(
         characters=lambda _name, _round: "c",
         narrator=lambda _round: "n",
@@ -141,7 +148,7 @@ async def one(count: int, protocol: Any, seed: int) -> dict[str, float]:
         sampling=PAPER_SAMPLING if protocol == "paper" else PERSONAE_SAMPLING,
         memory=lambda: MemoryStream("en"),
     )
-    play = (await play_scene(model, scene(count, seed), plan)).play
+    play = (await play_scene(model, scene(size, seed), plan)).play
     assert not [e for e in play.events if e.kind == "failure"], "the script's replies stand"
     prompts = ["\n".join(m.content for m in c.messages) for c in model.calls]
     tokens = [estimate_tokens(p) for p in prompts]
@@ -159,30 +166,31 @@ async def one(count: int, protocol: Any, seed: int) -> dict[str, float]:
 
 async def costs(seeds: int) -> None:
     print(f"(a) {ROUNDS} rounds, {seeds} scenes each; tokens are estimates (4 letters a token)\n")
-    print("| characters | protocol | interactions a turn | calls | upstream | saved | dependent steps "
+    print("| characters | protocol | turns | upstream | interactions a turn | calls | upstream | saved | dependent steps "
           "| upstream could | prompt tokens | narrator's | in a prefix seen before |")  # fmt: skip
-    print("|---|---|---|---|---|---|---|---|---|---|---|")
-    for count in (2, 3, 4):
+    print("|---" * 13 + "|")
+    for size in (2, 3, 4):
         for protocol in ("personae", "paper"):
-            runs = [await one(count, protocol, seed) for seed in range(seeds)]
+            runs = [await one(size, protocol, seed) for seed in range(seeds)]
             m = {
                 k: statistics.mean(r[k] for r in runs)
                 for k in ("calls", "depth", "interactions", "turns", "tokens", "narrator", "shared")
             }
-            calls, _, depth = UPSTREAM[count]
+            calls, turns, depth = UPSTREAM[size]
             print(
-                f"| {count} | {protocol} | {m['interactions'] / m['turns']:.2f} | {m['calls']:.1f} "
+                f"| {size} | {protocol} | {m['turns']:.0f} | {turns} "
+                f"| {m['interactions'] / m['turns']:.2f} | {m['calls']:.1f} "
                 f"| {calls} | {1 - m['calls'] / calls:.0%} | {m['depth']:.1f} | {depth} "
                 f"| {m['tokens'] / 1000:.1f} k | {m['narrator'] / m['tokens']:.0%} | {m['shared']:.0%} |"
             )  # fmt: skip
 
 
-def overlap(count: int, latency: float, slots: int) -> None:
-    sizes = [2] * (count // 2) + [3] * (count // 4) + [4] * (count - count // 2 - count // 4)
+def overlap(many: int, latency: float, slots: int) -> None:
+    sizes = [2] * (many // 2) + [3] * (many // 4) + [4] * (many - many // 2 - many // 4)
     scenes = [scene(size, number) for number, size in enumerate(sizes)]
     with start_stub(latency=latency, slots=slots) as stub, tempfile.TemporaryDirectory() as folder:
         run = Path(folder) / "run"
-        model = f"{stub.url.replace('http', 'http', 1)}#stub"
+        model = f"{stub.url}#stub"
         begin, cpu = time.perf_counter(), time.process_time()
         done = asyncio.run(
             play_scenes(scenes, run, model, model, options=Options(concurrency=slots))
@@ -202,7 +210,7 @@ def overlap(count: int, latency: float, slots: int) -> None:
     chain = max(chains.values()) + ROUNDS - 1
     limit = max(chain * latency, len(calls) * latency / slots)
     print(
-        f"\n(b) {count} scenes, {len(calls)} calls, {latency:g} s latency, {slots} slots: wall {wall:.1f} s, "
+        f"\n(b) {many} scenes, {len(calls)} calls, {latency:g} s latency, {slots} slots: wall {wall:.1f} s, "
         f"limit {limit:.1f} s (longest chain {chain}, {len(calls) * latency / slots:.1f} s of slots), "
         f"ratio {wall / limit:.3f}; process {busy:.1f} s CPU, peak {stats['peak_busy']} at once, "
         f"{stats['rejected_429']} rejected, {failures} replies missing"
