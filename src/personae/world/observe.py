@@ -102,17 +102,10 @@ def story(events: Iterable[Event]) -> tuple[Event, ...]:
 
 def told(event: Event, language: Language) -> str:
     """An event as one line of a story, the same for all who perceive it."""
-    return _told(
-        event.kind,
-        event.manner,
-        None if event.actor is None else plain(event.actor),
-        tuple(plain(name) for name in event.to),
-        " ".join(event.text.split()),
-        language,
-    )
+    return _told(event.kind, event.manner, event.actor, event.to, event.text, language)
 
 
-@lru_cache(maxsize=4096)
+@lru_cache(maxsize=8192)  # each stands in many prompts
 def _told(
     kind: str,
     manner: str,
@@ -122,7 +115,13 @@ def _told(
     language: Language,
 ) -> str:
     (message,) = render(
-        "world/event", language, kind=kind, manner=manner, actor=actor, to=to, text=text
+        "world/event",
+        language,
+        kind=kind,
+        manner=manner,
+        actor=None if actor is None else plain(actor),
+        to=tuple(plain(name) for name in to),
+        text=" ".join(text.split()),
     )
     return message.content
 
