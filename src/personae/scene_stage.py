@@ -22,17 +22,14 @@ from personae.session import Options, new_manifest, open_run
 from personae.stages import run_beside, seeded
 from personae.world.book import FEWEST_TOKENS, PASSAGE_TOKENS, passages, read_book
 from personae.world.scene_file import write_scenes
+from personae.world.sources import BookSupply, CastSupply, Member, Supply
 from personae.world.writing import (
     DIRECTOR_SAMPLING,
     REVIEWER_SAMPLING,
     ROUNDS,
     THRESHOLD,
     WRITER_SAMPLING,
-    BookSupply,
-    CastSupply,
-    Member,
     Rule,
-    Supply,
     WritePlan,
     Written,
     compare_writers,

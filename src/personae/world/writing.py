@@ -8,13 +8,11 @@ passage, or for a group out of a cast of cards.
 from __future__ import annotations
 
 import json
-import random
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import combinations
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from pydantic import Field
 
@@ -39,7 +37,7 @@ from personae.records import (
 )
 from personae.records.scene import Origin
 from personae.records.similarity import Distinct, normalised
-from personae.world.book import Passage, spread
+from personae.world.sources import Source, Supply
 
 Method: TypeAlias = Literal["single", "three_stages"]
 Criterion: TypeAlias = Literal["creativity", "coherence", "conformity", "detail"]
@@ -54,8 +52,6 @@ ROUNDS = 3
 TRIES = 3  # sources tried for each scene that is wanted, before giving up
 TAKEN = 20  # scenes that a prompt names as already there
 
-_SMALL_CAST = 30  # of which all groups are listed: 4,495
-_SAMPLED_GROUPS = 2500
 _HAN = re.compile("[\u3400-\u9fff]")
 _WORD = "[^\\W\u3400-\u9fff]"  # a letter or digit that Chinese text sets off
 _ARTICLE = re.compile("^(?:the|an?)(?: |$)")
@@ -103,11 +99,6 @@ class Review(Record):
     flag: bool
     accepted: bool
 
-    @property
-    def mean(self) -> float:
-        """Over its criteria."""
-        return sum(self.scores.values()) / len(self.scores)
-
 
 class Attempt(Record):
     """What came of one attempt at a scene: a line of reviews.jsonl or rejected.jsonl of a run.
@@ -154,131 +145,6 @@ class Rule:
             and min(scores.values()) >= self.lowest
             and sum(scores.values()) / len(scores) >= self.mean
         )
-
-
-# What scenes are made from --------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Member:
-    """One of a cast: the name, what the writer is told, and the card that the scene refers to."""
-
-    name: str
-    told: str
-    card: str | None = None
-
-
-@dataclass(frozen=True)
-class Source:
-    """What one scene is made from: a passage of a book, or a group of a cast."""
-
-    key: str
-    title: str
-    passage: Passage | None = None
-    group: tuple[Member, ...] = ()
-    said: str = ""
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Those who must appear; of a passage, whom the writer chooses."""
-        return tuple(m.name for m in self.group)
-
-
-class Supply(Protocol):
-    """Hands out sources, wave by wave; no source twice in a wave."""
-
-    def next(self, wanted: int) -> list[Source]:
-        """At most so many sources for the next wave; none when there are no more."""
-        ...
-
-    def barren(self, source: Source) -> None:
-        """The source holds no scene: it is not handed out again."""
-        ...
-
-    def near(self, one: Source, other: Source) -> bool:
-        """Whether a scene from the one might be a scene from the other."""
-        ...
-
-
-class BookSupply:
-    """The passages of a book, evenly spread over it; each once before any comes again."""
-
-    def __init__(self, title: str, found: Sequence[Passage], said: str = "") -> None:
-        self._all = [Source(f"passage-{p.number}", title, p, said=said) for p in found]
-        self._left = list(self._all)
-
-    def next(self, wanted: int) -> list[Source]:
-        """Evenly spread over those that have been used least."""
-        if not self._left:
-            self._left = list(self._all)
-        chosen = spread(self._left, wanted)
-        self._left = [s for s in self._left if s not in chosen]
-        return chosen
-
-    def barren(self, source: Source) -> None:
-        """Leave it out from now on."""
-        self._all = [s for s in self._all if s.key != source.key]
-        self._left = [s for s in self._left if s.key != source.key]
-
-    def near(self, one: Source, other: Source) -> bool:
-        """Neighbours overlap."""
-        assert one.passage is not None
-        assert other.passage is not None
-        return abs(one.passage.number - other.passage.number) <= 1
-
-
-class CastSupply:
-    """Groups of two and three out of a cast; each character and each size about equally often."""
-
-    def __init__(self, title: str, cast: Sequence[Member], seed: int = 0) -> None:
-        if len({m.name for m in cast}) != len(cast) or len(cast) < 2:
-            raise ValueError("a cast is two or more characters of different names")
-        self._title = title
-        self._cast = tuple(cast)
-        self._all = _groups(len(cast), random.Random(seed))  # noqa: S311  (no secret)
-        self._left = list(self._all)
-        self._used: Counter[int] = Counter()
-        self._sizes: Counter[int] = Counter()
-
-    def next(self, wanted: int) -> list[Source]:
-        """Groups that have not met yet, as long as there are any."""
-        self._left = self._left or list(self._all)
-        wave: list[Source] = []
-        while self._left and len(wave) < wanted:
-            group = min(
-                self._left,
-                key=lambda g: (self._sizes[len(g)], sum(self._used[i] for i in g) / len(g)),
-            )
-            self._left.remove(group)
-            self._used.update(group)
-            self._sizes[len(group)] += 1
-            members = tuple(self._cast[i] for i in group)
-            key = "+".join(m.name for m in members)
-            wave.append(Source(key, self._title, group=members, said=f"a cast: {key}"))
-        return wave
-
-    def barren(self, source: Source) -> None:
-        """No group is: something can always be invented."""
-
-    def near(self, one: Source, other: Source) -> bool:
-        """Any two groups may meet in the same situation."""
-        del one, other
-        return True
-
-
-def _groups(size: int, chance: random.Random) -> list[tuple[int, ...]]:
-    """All pairs and threes of so many, shuffled; a sample of them where they are very many."""
-    if size <= _SMALL_CAST:
-        found = {g for n in (2, 3) for g in combinations(range(size), n)}
-    else:
-        found = {
-            tuple(sorted(chance.sample(range(size), n)))
-            for _ in range(_SAMPLED_GROUPS)
-            for n in (2, 3)
-        }
-    ordered = sorted(found)
-    chance.shuffle(ordered)
-    return ordered
 
 
 # One scene ------------------------------------------------------------------------------------
@@ -586,7 +452,7 @@ def _occurs(name: str, text: str) -> bool:
     return re.search(rf"(?<!{_WORD}){re.escape(wanted)}(?!{_WORD})", text) is not None
 
 
-async def single_pass(desk: _Desk) -> Cause | None:
+async def _single_pass(desk: _Desk) -> Cause | None:
     """A draft that code accepts; None, or why there is none."""
     for number in range(desk.plan.rounds):
         if await desk.write(number):
@@ -596,13 +462,13 @@ async def single_pass(desk: _Desk) -> Cause | None:
     return "unusable" if desk.faults else "failed"
 
 
-async def three_stages(desk: _Desk) -> Cause | None:
+async def _three_stages(desk: _Desk) -> Cause | None:
     """Draft, direction, review, until the reviewer lets it pass or the rounds are over.
 
     A stage whose reply cannot be used is asked again in the next round; what is sent back goes to
     the director. Returns None for an accepted scene, or why there is none.
     """
-    cause = await single_pass(desk)
+    cause = await _single_pass(desk)
     if cause is not None:
         return cause
     directed = False
@@ -673,7 +539,7 @@ async def craft_scenes(
         return tuple(events[-TAKEN:])
 
     async def work(desk: _Desk) -> Attempt:
-        return desk.attempt(await three_stages(desk), "three_stages")
+        return desk.attempt(await _three_stages(desk), "three_stages")
 
     while len(accepted) < wanted and tried < TRIES * wanted:
         sources = supply.next(min(wanted - len(accepted), TRIES * wanted - tried))
@@ -799,7 +665,7 @@ async def compare_writers(
         found = []
         for method in METHODS:
             desk = _Desk(model, own, source, origin, 0)
-            cause = await (single_pass if method == "single" else three_stages)(desk)
+            cause = await (_single_pass if method == "single" else _three_stages)(desk)
             attempt = desk.attempt(cause, method)
             row = ComparedScene(
                 unit=source.key,
