@@ -9,7 +9,13 @@ from personae import prompts
 from personae.characters.card import card_of
 from personae.characters.convert import write_card
 from personae.characters.starter import starter
-from personae.errors import BadRequestError, InputError, StoppedEarlyError, UsageError
+from personae.errors import (
+    BadRequestError,
+    ContentFilterError,
+    InputError,
+    StoppedEarlyError,
+    UsageError,
+)
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.evaluate import limited
 from personae.journal.store import Journal
@@ -130,6 +136,50 @@ async def test_an_examiner_that_repeats_itself_leaves_a_shortfall_and_no_invente
     assert len(done.benchmark.questions) == 1
     (short,) = done.benchmark.shortfalls
     assert (short.wanted, short.got, short.cause) == (3, 1, "the examiner repeated itself")
+
+
+async def test_a_build_never_writes_over_a_benchmark_that_was_completed_in_place(tmp_path: Path):
+    out = tmp_path / "bench.jsonl"
+    people = personas(tmp_path)
+    first = await build(out, GYM, personas=people, questions=1)
+    assert (await build(out, GYM, personas=people, questions=1)).benchmark == first.benchmark
+    completed = await exemplify(out, out, GYM)
+    with pytest.raises(UsageError, match=r"bench\.jsonl is there already.*another --out"):
+        await build(out, GYM, personas=people, questions=1)
+    assert read_benchmark(out) == completed.benchmark
+    assert completed.benchmark.has_exemplars
+
+
+async def test_a_build_takes_no_file_that_is_not_its_own(tmp_path: Path):
+    out = tmp_path / "notes.txt"
+    out.write_text("mine")
+    with pytest.raises(UsageError, match="is there already"):
+        await build(out, GYM, personas=personas(tmp_path), questions=1)
+    assert out.read_text() == "mine"
+    assert not list(tmp_path.glob("*.run")), "nothing was asked"
+
+
+async def test_a_build_that_is_resumed_completes_its_own_benchmark(tmp_path: Path):
+    rested = False
+
+    def tired(call):
+        wanted = call["schema"]["properties"]
+        if "environments" in wanted:
+            return {"environments": wanted["environments"]["items"]["enum"][:1]}
+        if call["meta"]["task"] == Task.LINGUISTIC_HABITS.value and not rested:
+            raise ContentFilterError("not now")
+        place = wanted["questions"]["items"]["properties"]["environment"]["enum"][0]
+        return {"questions": [{"environment": place, "question": f"{call['meta']['task']}?"}]}
+
+    registry = Registry()
+    registry.register("tired", lambda _id: ScriptedModel(tired))
+    out, people = tmp_path / "bench.jsonl", personas(tmp_path, 1)
+    short = await build(out, "tired:x", personas=people, questions=1, registry=registry)
+    assert len(short.benchmark.questions) == 4
+    rested = True
+    whole = await build(out, "tired:x", personas=people, questions=1, registry=registry)
+    assert len(whole.benchmark.questions) == 5
+    assert read_benchmark(out) == whole.benchmark
 
 
 async def test_generated_personas_are_diverse_and_the_end_of_diversity_is_said(tmp_path: Path):

@@ -41,6 +41,7 @@ from personae.records import (
 from personae.records.files import write_atomically
 from personae.session import (
     BENCHMARK,
+    MANIFEST,
     RESULTS,
     Options,
     Run,
@@ -132,7 +133,8 @@ async def build(
         questions: a task, or a task and environment if `per_environment`.
 
     Raises:
-        UsageError: neither personas nor generate, or both; other wrong arguments.
+        UsageError: neither personas nor generate, or both; other wrong arguments; `out` is there
+            and not as this build left it (what was answered is kept beside it).
         InputError: a file cannot be used.
         StoppedEarlyError: a cap; call again to go on.
     """
@@ -141,6 +143,8 @@ async def build(
     if questions < 1 or (generate is not None and generate < 1):
         raise UsageError("--questions and --generate count from 1")
     options = options or Options()
+    if out.exists() and not (run_beside(out) / MANIFEST).is_file():
+        raise _in_the_way(out)
     people = read_personas(personas) if personas is not None else ()
     plan = BuildPlan(
         examiner=examiner,
@@ -190,8 +194,33 @@ async def build(
                 watcher=options.watcher,
             )
         if not run.dry:
+            _check_own(out, {benchmark.hash, run.manifest.benchmark_hash})
             write_benchmark(benchmark, out)
+            run.manifest = run.manifest.model_copy(update={"benchmark_hash": benchmark.hash})
         return Built(benchmark, out, run.plan)
+
+
+def _check_own(out: Path, hashes: set[str | None]) -> None:
+    """Refuse to write over what this build did not leave there, exemplars added since for one.
+
+    Raises:
+        UsageError: the file is not a benchmark of one of these hashes.
+    """
+    if not out.exists():
+        return
+    try:
+        own = read_benchmark(out).hash in hashes
+    except InputError:
+        own = False
+    if not own:
+        raise _in_the_way(out)
+
+
+def _in_the_way(out: Path) -> UsageError:
+    return UsageError(
+        f"{out} is there already, and not as this build left it (were exemplars added to it?): "
+        "move it away, or choose another --out"
+    )
 
 
 async def exemplify(
