@@ -320,7 +320,7 @@ class Rating:
 
 
 @dataclass(frozen=True)
-class Ratings:
+class CaseRatings:
     """A judge's critique of one case, where there is one, and its rating on each metric."""
 
     critique: str | None
@@ -398,7 +398,7 @@ async def rate_case(
     sampling: Sampling = RATING_SAMPLING,
     repeat: int = 0,
     meta: Mapping[str, str | int] | None = None,
-) -> Ratings:
+) -> CaseRatings:
     """One judge's critique and ratings of one case.
 
     Args:
@@ -407,12 +407,12 @@ async def rate_case(
     wanted = tuple(metrics or KEYS[case.kind])
     if not case.acts:
         nothing = Failure(cause="no_acts", detail="there is nothing to rate")
-        return Ratings(None, dict.fromkeys(wanted, Rating(failure=nothing)))
+        return CaseRatings(None, dict.fromkeys(wanted, Rating(failure=nothing)))
     first = await model.ask(critique_call(judge, case, sampling=sampling, repeat=repeat, meta=meta))
     if not first.ok:
         assert first.failure is not None
         lacking = Failure(cause=f"critique: {first.failure.cause}", detail=first.failure.detail)
-        return Ratings(None, dict.fromkeys(wanted, Rating(failure=lacking)))
+        return CaseRatings(None, dict.fromkeys(wanted, Rating(failure=lacking)))
     critique = str(first.value["critique"])
 
     async def rated(metric: str) -> Rating:
@@ -431,7 +431,7 @@ async def rate_case(
         return Rating(**verdict_fields(reply))
 
     ratings = await asyncio.gather(*(rated(metric) for metric in wanted))
-    return Ratings(critique, dict(zip(wanted, ratings, strict=True)))
+    return CaseRatings(critique, dict(zip(wanted, ratings, strict=True)))
 
 
 async def rate_rows(
