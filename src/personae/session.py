@@ -223,9 +223,17 @@ def repair_messages(language: Language) -> Callable[[Call, str, str], tuple[Mess
 
 @contextlib.asynccontextmanager
 async def open_run(
-    path: Path, manifest: Manifest, options: Options, *, registry: Registry | None = None
+    path: Path,
+    manifest: Manifest,
+    options: Options,
+    *,
+    registry: Registry | None = None,
+    begin: Callable[[Path], None] | None = None,
 ) -> AsyncIterator[Run]:
     """Open or continue the run in a directory.
+
+    Args:
+        begin: makes the journal of a new run at that path, where it does not begin empty.
 
     Leaving it normally marks the run done; a stop marks it stopped (resumable), an error failed.
 
@@ -254,7 +262,7 @@ async def open_run(
     plan = Plan() if options.dry_run else None
     if options.live:
         _check_models(manifest, options, registry)
-    journal = _open_journal(path, manifest, options)
+    journal = _open_journal(path, manifest, options, begin)
     dry = DryBackend()
     client = Client(
         journal,
@@ -324,7 +332,9 @@ def _save(run: Run, status: str) -> None:
     write_atomically(run.path / MANIFEST, text + "\n")
 
 
-def _open_journal(path: Path, manifest: Manifest, options: Options) -> Journal | None:
+def _open_journal(
+    path: Path, manifest: Manifest, options: Options, begin: Callable[[Path], None] | None
+) -> Journal | None:
     file = path / JOURNAL
     if not options.live:
         if file.is_file():
@@ -336,6 +346,8 @@ def _open_journal(path: Path, manifest: Manifest, options: Options) -> Journal |
         path.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"cannot be made ({error.strerror})", path=path) from None
+    if begin is not None and not file.is_file():
+        begin(file)
     return Journal(file, command=manifest.kind)
 
 

@@ -10,13 +10,14 @@ write to one journal: whoever commits a key first wins; the others are handed th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import queue
 import sqlite3
 import threading
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -503,3 +504,47 @@ def _resolve(jobs: list[_Put | _Fail], results: list[Reply | BaseException | Non
             job.done.set_exception(result)
         else:
             job.done.set_result(result)  # type: ignore[arg-type]  # a _Put's result is its Reply
+
+
+def copy_journal(source: Path, target: Path, keep: Callable[[Call], bool]) -> None:
+    """Begin a journal with some of another's calls; sessions and what they counted stay there.
+
+    The copy is SQLite's own, so that it is whole while others write to the source, and it appears
+    at once or not at all.
+
+    Raises:
+        JournalError: the source is no journal, or the copy cannot be written.
+    """
+    part = target.with_name(f"{target.name}.part")
+    part.unlink(missing_ok=True)
+    with Journal(source, read_only=True) as journal:
+        copy_database(source, part)
+        dropped = [(call.key(),) for call, _reply_of_it in journal.items() if not keep(call)]
+    try:
+        with contextlib.closing(sqlite3.connect(part)) as db:
+            db.executemany("DELETE FROM replies WHERE key = ?", dropped)
+            db.execute("DELETE FROM sessions")
+            db.commit()
+            db.execute("VACUUM")
+        part.replace(target)
+    except (sqlite3.Error, OSError) as error:
+        raise JournalError(f"{target}: the copy of {source} failed: {error}") from None
+
+
+def copy_database(source: Path, target: Path) -> None:
+    """Copy an SQLite file by its own backup, which a file copy beside a living WAL is not.
+
+    Raises:
+        JournalError: it cannot be read or written.
+    """
+    try:
+        with (
+            contextlib.closing(
+                sqlite3.connect(f"{source.resolve().as_uri()}?mode=ro", uri=True)
+            ) as old,
+            contextlib.closing(sqlite3.connect(target)) as new,
+        ):
+            old.backup(new)
+            new.execute("PRAGMA journal_mode = DELETE")
+    except sqlite3.Error as error:
+        raise JournalError(f"{target}: the copy of {source} failed: {error}") from None
