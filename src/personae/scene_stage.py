@@ -159,13 +159,14 @@ def _cards(folder: Path, beside: Path) -> list[_Person]:
     people = []
     for file in files:
         character = read_character(file)
-        if character.called in seen:
+        name = character.name.strip()
+        if name in seen:
             raise InputError(
-                f"{character.called!r} is in {seen[character.called].name} already",
+                f"{name!r} is in {seen[name].name} already",
                 path=file,
                 mend="Leave one card of the two in the folder",
             )
-        seen[character.called] = file
+        seen[name] = file
         card = Path(os.path.relpath(file.resolve(), beside.resolve())).as_posix()
         people.append(_person(character, card))
     return people
@@ -184,13 +185,14 @@ def _starters(language: Language) -> list[_Person]:
 def _person(character: Character, card: str) -> _Person:
     from personae.characters.macros import expand
 
-    name = character.called.strip()
     parts = (character.description, character.personality)
     tongue = character.ours.language or written_in(parts)
-    told = "\n\n".join(
-        expand(part, char=name, user=STRANGER[tongue], seed=0).strip() for part in (name, *parts)
-    )
-    return content_hash(character.to_dict()), Member(name, told.strip()[:MOST_TOLD], card), tongue
+    name = character.name.strip()
+    texts = [
+        expand(part, char=character.called, user=STRANGER[tongue], seed=0).strip() for part in parts
+    ]
+    told = "\n\n".join([name, *filter(None, texts)])
+    return content_hash(character.to_dict()), Member(name, told[:MOST_TOLD], card), tongue
 
 
 async def write(
