@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 from personae.judging.metrics import Kind
 from personae.records import Beliefs, Event, Memorised, Play, WorldState
+from personae.world.state import together
 
 CHARACTER_FIELDS = ("place", "position", "state")
 ENVIRONMENT_FIELDS = ("time", "location", "description")
@@ -27,8 +28,8 @@ class Line:
     Attributes:
         kind: the event's; a character that goes to another place is `arrival`.
         actor: None is the narrator.
-        perceived: who perceived it; None where all characters did.
-        recalled: shown once an act, with its first line.
+        perceived: who perceived it; None where all did who were present.
+        recalled: shown once an act, with its last line.
         model: who answered, where it is not who plays (or narrates) the play.
         step, cause, detail: of a failure.
     """
@@ -69,6 +70,8 @@ class Turn:
     """One character's turn, or the end of a round (`actor` None), with the state beside it.
 
     Attributes:
+        place: where it happened, and `present` who was there; None where all characters are at one
+            place.
         changes: what this turn changed.
         state: the whole state at its end, with the fields that it changed; None where it changed
             nothing.
@@ -78,6 +81,8 @@ class Turn:
     lines: tuple[Line, ...]
     changes: tuple[Change, ...]
     state: WorldState | None
+    place: str | None = None
+    present: tuple[str, ...] = ()
 
     @property
     def changed(self) -> frozenset[tuple[str | None, str | None, str]]:
@@ -110,7 +115,7 @@ class Script:
     Attributes:
         names: the characters in the scene's order.
         opening: the state at the beginning.
-        told: what is told before the first round.
+        told: what is told before the first round, beside the scene's event.
     """
 
     play: Play
@@ -145,7 +150,9 @@ def script_of(play: Play, called: Called = lambda _kind, model: model) -> Script
     """
     opening = next((e.state for e in play.events if e.state is not None), None)
     told = tuple(
-        _line(e, play, called) for e in play.events if e.round < 1 and e.kind != "belief"
+        _line(e, play, called, _names(play))
+        for e in play.events
+        if e.round < 1 and e.kind != "belief"
     )
     state, rounds = opening, []
     for number in sorted({e.round for e in play.events if e.round > 0}):
@@ -205,23 +212,39 @@ def _turns(events: Iterable[Event]) -> Iterator[list[Event]]:
 
 def _turn(events: Sequence[Event], play: Play, called: Called, before: WorldState | None) -> Turn:
     after = next((e.state for e in reversed(events) if e.state is not None), None)
-    lines = [_line(e, play, called) for e in events if not (e.kind == "update" and e.actor is None)]
     names, number = _names(play), events[0].turn
+    actor = names[number] if 0 <= number < len(names) else None
+    place, present = _where(actor, names, before)
+    told = [e for e in events if not (e.kind == "update" and e.actor is None)]
+    lines = [_line(e, play, called, present) for e in told]
     return Turn(
-        actor=names[number] if 0 <= number < len(names) else None,
+        actor=actor,
         lines=tuple(_each_memory_once(lines)),
         changes=() if after is None or before is None else tuple(changes(before, after)),
         state=after,
+        place=place,
+        present=present if place is not None else (),
     )
 
 
-def _line(event: Event, play: Play, called: Called) -> Line:
+def _where(
+    actor: str | None, names: tuple[str, ...], state: WorldState | None
+) -> tuple[str | None, tuple[str, ...]]:
+    """The place of a turn and who is there; None and all where they are at one place."""
+    if actor is None or state is None or actor not in state.characters:
+        return None, names
+    if len(_places(state)) < 2:
+        return None, names
+    place = state.characters[actor].place
+    return place, tuple(n for n in names if n in together(state)[place])
+
+
+def _line(event: Event, play: Play, called: Called, present: Sequence[str]) -> Line:
     usual = play.narrator if event.actor is None else play.models.get(event.actor)
     kind: Kind = "narrator" if event.actor is None else "characters"
     model = None if event.model is None else called(kind, event.model)
-    names = _names(play)
     failure = event.failure
-    shown_to_all = event.kind in ("failure", "concluded") or set(event.perceived_by) >= set(names)
+    to_all = event.kind in ("failure", "concluded") or set(event.perceived_by) == set(present)
     return Line(
         kind="arrival" if event.kind == "update" else event.kind,
         text=event.text,
@@ -229,7 +252,7 @@ def _line(event: Event, play: Play, called: Called) -> Line:
         to=event.to,
         whisper=event.manner == "whisper",
         affected=event.affected,
-        perceived=None if shown_to_all else event.perceived_by,
+        perceived=None if to_all else event.perceived_by,
         recalled=event.recalled,
         model=None if model == usual else model,
         step=event.text if failure is not None else "",
@@ -240,16 +263,15 @@ def _line(event: Event, play: Play, called: Called) -> Line:
 
 def _each_memory_once(lines: Sequence[Line]) -> Iterator[Line]:
     """Action and speech of one act come from one prompt, and recalled the same."""
-    before: Line | None = None
-    for line in lines:
+    for i, line in enumerate(lines):
+        after = lines[i + 1] if i + 1 < len(lines) else None
         repeated = (
-            before is not None
+            after is not None
             and line.kind in _ACTS
-            and before.kind in _ACTS
-            and (before.actor, before.recalled) == (line.actor, line.recalled)
+            and after.kind == "speech"
+            and (after.actor, after.recalled) == (line.actor, line.recalled)
         )
         yield replace(line, recalled=()) if repeated else line
-        before = line
 
 
 def _joined(found: Sequence[Believed]) -> tuple[Believed, ...]:
