@@ -187,7 +187,7 @@ def test_an_act_is_read_as_it_is_given():
     ("value", "why"),
     [
         ({"action": "", "speech": "\n"}, "nothing is done"),
-        ({"action": "x", "manner": "whisper", "to": []}, "a whisper needs somebody"),
+        ({"action": "", "speech": "", "manner": "whisper", "to": ["Ann"]}, "nothing is done"),
     ],
 )
 def test_an_act_that_cannot_stand_is_refused_with_the_reason(value, why):

@@ -122,6 +122,22 @@ async def test_a_whisper_is_perceived_by_its_parties_alone_whatever_the_narrator
     assert change["who"]["enum"] == ["Ann", "Bob"]
 
 
+async def test_what_is_muttered_to_nobody_is_perceived_by_nobody_else():
+    def act(call: Call) -> dict[str, Any] | None:
+        if call.meta["character"] != "Ann":
+            return None
+        return {"speech": WHISPER, "manner": "whisper", "to": []}
+
+    play, model = await played(scene(2), scripted(act=act), rounds=2)
+    assert {e.perceived_by for e in play.events if e.manner == "whisper"} == {("Ann",)}
+    assert not [p for p in prompts_of(model, "Bob") if WHISPER in p]
+    told_narrator = [text_of(c) for c in model.calls if c.role == "narrator"]
+    assert "Ann, unnoticed by all: action of Ann act 1" in told_narrator[0]
+    asked = next(c for c in model.calls if c.meta["step"] == "influence")
+    assert asked.reply_schema is not None
+    assert set(asked.reply_schema.body["properties"]) == {"changes", "concluded"}
+
+
 async def test_a_whispered_reaction_to_an_open_act_is_heard_by_its_parties_alone():
     def react(call: Call) -> dict[str, Any]:
         return {"speech": WHISPER, "manner": "whisper", "to": ["Cid"]}

@@ -385,20 +385,18 @@ def read_act(value: Mapping[str, Any], view: View, *, silent: bool = False) -> A
         silent: whether saying nothing is an answer.
 
     Raises:
-        RefusedError: nothing is done or said, or a whisper is whispered to nobody.
+        RefusedError: nothing is done or said.
     """
     action, speech = value.get("action", "").strip(), value.get("speech", "").strip()
     to = tuple(name for name in view.names if name in value.get("to", ()))
     if not action and not speech and not silent:
         raise RefusedError("nothing is done and nothing is said; give an action or a speech")
-    whisper = value.get("manner") == "whisper" and bool(speech or action)
-    if whisper and not to:
-        raise RefusedError("a whisper needs somebody in `to`")
+    done = bool(action or speech)
     return Act(
         action=action,
         speech=speech,
-        manner="whisper" if whisper else "open",
-        to=to if speech or action else (),
+        manner="whisper" if done and value.get("manner") == "whisper" else "open",
+        to=to if done else (),
         plan=value.get("plan", "").strip(),
     )
 
