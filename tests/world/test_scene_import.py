@@ -112,6 +112,15 @@ def test_a_language_that_is_neither_must_be_said(tmp_path: Path):
     assert import_characterbox(path, language="en")[0].language == "en"
 
 
+@pytest.mark.parametrize(
+    ("folder", "origin"), [("Extracted", "extracted"), ("my_generated_scenes", "generated")]
+)
+def test_a_folder_of_another_name_may_say_the_origin_too(tmp_path: Path, folder: str, origin: str):
+    assert import_characterbox(a_file(tmp_path, folder=folder))[0].origin == origin
+    bare = a_file(tmp_path, folder="x").rename(tmp_path / "x" / f"Duel.{origin}.json")
+    assert import_characterbox(bare)[0].origin == origin
+
+
 def test_an_origin_that_the_folder_does_not_say_must_be_said(tmp_path: Path):
     path = a_file(tmp_path, folder="elsewhere")
     with pytest.raises(InputError, match="--origin"):

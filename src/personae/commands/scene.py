@@ -37,7 +37,7 @@ def add(commands: Any) -> None:
     box.add_argument(
         "--origin",
         choices=["extracted", "generated"],
-        help="default: by the folder (extracted_scenes, generated_data)",
+        help="default: as the folder says (extracted_scenes, generated_data), or the file",
     )
     box.add_argument("--lang", choices=["en", "zh"], help="default: that of each scene's text")
     box.add_argument("--out", type=Path, required=True, metavar="SCENES.jsonl")

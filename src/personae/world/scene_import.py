@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable, Mapping
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast, get_args
 
 from personae.errors import InputError
 from personae.records import Language, Scene
@@ -18,7 +18,7 @@ from personae.records.scene import Origin
 Note: TypeAlias = Callable[[str], object]
 
 SOURCE = "CharacterBox"
-FOLDERS: Mapping[str, Origin] = {"extracted_scenes": "extracted", "generated_data": "generated"}
+FOLDERS = ("extracted_scenes", "generated_data")
 SHAPE = 'A file is {"title": ..., "scenes": [{"id", "event", "time", ..., "characters": [...]}]}'
 
 # The published files have 0.7 MB at most; this is far above it and far below harm.
@@ -52,7 +52,8 @@ def import_characterbox(
     Args:
         path: one file, a folder of files, or the folder that holds `extracted_scenes` and
             `generated_data` (a clone of the public repository has them in `data`).
-        origin: of all files; None takes it from the name of the folder that a file lies in.
+        origin: of all files; None takes it from the folder that a file lies in, or from its name,
+            where one of them says `extracted` or `generated`.
         language: of all files; None takes it from each scene's text.
         note: hears, a line each, of what was missing, mended or left out.
 
@@ -97,15 +98,17 @@ def _files(path: Path) -> list[Path]:
 
 
 def _origin(file: Path) -> Origin:
-    found = FOLDERS.get(Path(os.path.abspath(file)).parent.name)  # noqa: PTH100  (keeps links)
-    if found is None:
-        raise InputError(
-            f"lies in none of the folders {', '.join(FOLDERS)}, so it does not say whether its "
-            "scenes are extracted or generated",
-            path=file,
-            mend="Say so with --origin",
-        )
-    return found
+    folder = Path(os.path.abspath(file)).parent.name  # noqa: PTH100  (keeps links)
+    for name in (folder, file.stem):
+        said = [origin for origin in get_args(Origin) if origin in name.lower()]
+        if len(said) == 1:
+            return cast("Origin", said[0])
+    raise InputError(
+        "neither its folder nor its name says whether its scenes are extracted or generated "
+        f"(the public folders are {', '.join(FOLDERS)})",
+        path=file,
+        mend="Say so with --origin",
+    )
 
 
 class _Reader:
