@@ -114,10 +114,10 @@ def evaluate(
 def audit(
     answers: Sequence[PathLike], judges: Sequence[str], out: PathLike, **arguments: Any
 ) -> Sequence[Audit]:
-    """Audit judges; see `personae.audit_stage.audit_judges`."""
-    from personae.audit_stage import audit_judges
+    """Audit judges of answers, or of plays; see `personae.trajectory_audit_stage.audit_any`."""
+    from personae.trajectory_audit_stage import audit_any
 
-    return run_sync(audit_judges([Path(a) for a in answers], judges, Path(out), **arguments)).audits
+    return run_sync(audit_any([Path(a) for a in answers], judges, Path(out), **arguments)).audits
 
 
 def read_character(path: PathLike) -> Character:

@@ -12,7 +12,7 @@ import contextlib
 import json
 import shlex
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -389,7 +389,14 @@ def _add_report(commands: Any) -> None:
     made.add_argument(
         "--audit", nargs="+", action="extend", type=Path, metavar="RUN", help="audits of the judges"
     )
-    made.add_argument("--csv", action="store_true", help="also write scores.csv and units.csv")
+    made.add_argument(
+        "--csv",
+        action="store_true",
+        help="also write scores.csv and units.csv, of plays events.csv too",
+    )
+    made.add_argument(
+        "--scene", nargs="+", action="extend", metavar="ID", help="of plays: these scripts alone"
+    )
     made.add_argument("--lang", choices=["en", "zh"], help="of the page (default: the run's)")
     made.add_argument("--out", type=Path, metavar="FILE", help="the page (default RUN/report.html)")
     made.add_argument("--prices", type=Path, metavar="FILE", help="your own price table")
@@ -403,7 +410,10 @@ def _report(args: argparse.Namespace) -> int:
 def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> int:
     from personae.reports import print_report, report_document, write_csv, write_html
     from personae.reports.gather import gather
+    from personae.reports.scenes import are_play_runs
 
+    if args.command == "report" and are_play_runs(runs):
+        return _show_plays(args, runs)
     data = gather(runs, audits=getattr(args, "audit", None) or (), prices=prices_of(args))
     page = getattr(args, "report_out", None) or runs[0] / REPORT
     if args.command == "report" and args.out is not None:
@@ -419,6 +429,32 @@ def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> 
         print_report(data, console, language)
         if write:
             console.print(f"The page: {page}", markup=False)
+
+    return show_document(args, document, show)
+
+
+def _show_plays(args: argparse.Namespace, runs: list[Path]) -> int:
+    from personae.reports.scenes import (
+        gather_plays,
+        plays_document,
+        print_plays,
+        write_plays_csv,
+        write_plays_html,
+    )
+
+    data = gather_plays(
+        runs, audits=args.audit or (), prices=prices_of(args), wanted=args.scene or ()
+    )
+    page = args.out or runs[0] / REPORT
+    language = args.lang or data.manifests[0].language
+    write_plays_html(data, page, language)
+    if args.csv:
+        write_plays_csv(data, runs[0])
+    document = {**plays_document(data), "page": str(page)}
+
+    def show(console: Console) -> None:
+        print_plays(data, console, language)
+        console.print(f"The page: {page}", markup=False)
 
     return show_document(args, document, show)
 
@@ -474,14 +510,12 @@ def _add_audit(commands: Any) -> None:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from personae.audit_stage import audit_judges
     from personae.reports.audits import print_audits
-    from personae.trajectory_audit_stage import are_plays, audit_trajectories
+    from personae.trajectory_audit_stage import audit_any
 
-    audit: Callable[..., Any] = audit_trajectories if are_plays(args.answers) else audit_judges
     done = carry_out(
         args,
-        lambda options: audit(
+        lambda options: audit_any(
             args.answers,
             args.judge,
             args.out,

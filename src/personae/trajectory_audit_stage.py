@@ -7,8 +7,9 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from personae.audit_stage import AUDIT_ROWS, DEFAULT_LIMIT
+from personae.audit_stage import AUDIT_ROWS, DEFAULT_LIMIT, Audited, audit_judges
 from personae.errors import InputError, UsageError
 from personae.journal.client import Plan
 from personae.judging.answers import LeftOut
@@ -153,6 +154,19 @@ def read_trajectories(paths: Sequence[Path], language: Language | None = None) -
         )
     plays_hashes = tuple(digest for *_, digest in made.values())
     return Material(tuple(kept), tuple(left), spoken, protocol, plays_hashes)
+
+
+async def audit_any(
+    answers: Sequence[Path], judges: Sequence[str], out: Path, **arguments: Any
+) -> Audited | AuditedTrajectories:
+    """`audit_trajectories` where the answers are plays, else `audit_judges`.
+
+    Raises:
+        InputError: some of the paths are plays and some are not; else as the two.
+    """
+    if are_plays(answers):
+        return await audit_trajectories(answers, judges, out, **arguments)
+    return await audit_judges(answers, judges, out, **arguments)
 
 
 async def audit_trajectories(
