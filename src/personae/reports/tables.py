@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
-_STYLES = {"passed": "green", "failed": "red", "none": "yellow", "mixed": "yellow"}
+STYLES = {"passed": "green", "failed": "red", "none": "yellow", "mixed": "yellow"}
 _TERMINAL_WORST = 3
 
 
@@ -32,7 +32,7 @@ def _mean(words: Words, e: Estimate | None, *, signed: bool = False) -> str:
     return f"{mean} {words.interval(e, signed=signed)} ({missing})"
 
 
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
+def plain_table(heads: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> Table:
     """A table of plain text: nothing in a cell is read as markup."""
     from rich import box
     from rich.table import Table
@@ -67,7 +67,9 @@ def _scores(data: ReportData, words: Words, models: Sequence[ModelLine]) -> Tabl
         (words("cost"), [words.usd(m.usd) for m in models]),
         (words("time"), [words.duration(m.seconds) for m in models]),
     ]
-    return _table(["", *(m.scores.model for m in models)], [(name, *cells) for name, cells in rows])
+    return plain_table(
+        ["", *(m.scores.model for m in models)], [(name, *cells) for name, cells in rows]
+    )
 
 
 def print_report(data: ReportData, console: Console, language: Language = "en") -> None:
@@ -76,11 +78,11 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
     from rich.text import Text
 
     words = Words(language)
-    style = _STYLES.get(data.trust, "cyan")
+    style = STYLES.get(data.trust, "cyan")
     lines = [Text(words(f"trust.{data.trust}", n=len(data.verdict_judges)), style=f"bold {style}")]
     for judge in data.verdict_judges:
         state = data.judge_state(judge)
-        lines.append(Text(f"{clean(judge)}: {words(f'state.{state}')}", style=_STYLES[state]))
+        lines.append(Text(f"{clean(judge)}: {words(f'state.{state}')}", style=STYLES[state]))
         if (audit := data.audits.get(judge)) is not None and state == "failed":
             lines.extend(Text(f"  {one_line(reason, 200)}") for reason in audit.reasons)
     console.print(Panel(Text("\n").join(lines), border_style=style))
@@ -93,7 +95,7 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
         console.print(Text(words("lift_is")))
     if data.paired:
         console.print(
-            _table(
+            plain_table(
                 [words("difference"), words("of_what"), words("mean"), words("personas")],
                 [
                     (
@@ -134,7 +136,7 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
             )
     if data.failures:
         console.print(
-            _table(
+            plain_table(
                 [words(h) for h in ("cause", "role", "model", "calls")],
                 [
                     (words.cause(f.cause), words.known("roles", f.role), f.model, str(f.count))
@@ -167,7 +169,12 @@ def print_report(data: ReportData, console: Console, language: Language = "en") 
         console.print(Text(clean(note)))
 
 
-def _write(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+def write_table(path: Path, head: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
+    """Write a CSV file whose every text is clean.
+
+    Raises:
+        OutputError: it cannot be written.
+    """
     cleaned = ([clean(c) if isinstance(c, str) else c for c in row] for row in rows)
     write_atomically(path, csv_text([clean(name) for name in head], cleaned))
 
@@ -194,7 +201,7 @@ def write_csv(data: ReportData, directory: Path) -> tuple[Path, Path]:
     for unit in units:
         groups.setdefault((unit.model, unit.persona, unit.task), []).append(unit)
     scores, each = directory / "scores.csv", directory / "units.csv"
-    _write(
+    write_table(
         scores,
         ("model", "persona", "task", "mean", "scored", "missing", "refusals", "lift"),
         (
@@ -215,7 +222,7 @@ def write_csv(data: ReportData, directory: Path) -> tuple[Path, Path]:
     )
     lifts = [j for j in data.judges if j not in data.verdict_judges]
     names = [judge if not repeat else f"{judge} (repeat {repeat + 1})" for judge, repeat in asked]
-    _write(
+    write_table(
         each,
         (
             *("unit_id", "model", "persona", "task", "question_id", "environment"),

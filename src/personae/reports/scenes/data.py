@@ -124,6 +124,16 @@ class PlaysReport:
         return tuple(TrajectoryScores.from_dict(one) for one in self.scenes["models"])
 
     @property
+    def alone(self) -> tuple[TrajectoryScores, ...]:
+        """The scores in scenes with a single character."""
+        return tuple(TrajectoryScores.from_dict(one) for one in self.scenes["alone"])
+
+    @property
+    def narrators(self) -> tuple[TrajectoryScores, ...]:
+        """The scores of narrators on the four maxims."""
+        return tuple(TrajectoryScores.from_dict(one) for one in self.scenes["narrator"]["models"])
+
+    @property
     def trust(self) -> Trust:
         """What the audits of the characters' judges say together."""
         states = {judge.state for judge in self.judges if judge.kind == "characters"}

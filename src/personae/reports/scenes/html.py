@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Any
 
 from markupsafe import Markup
 
@@ -400,8 +399,8 @@ def render_plays(data: PlaysReport, language: Language = "en") -> str:
     axis = figures.score_axis()
     css, css_hash = style()
     lines = model_lines(data.models, words)
-    alone = model_lines(_scores(data.scenes["alone"]), words)
-    narrators = model_lines(_scores(data.scenes["narrator"]["models"]), words)
+    alone = model_lines(data.alone, words)
+    narrators = model_lines(data.narrators, words)
     gaps = [Gap.from_dict(one) for one in data.scenes["gap"]]
     gap_rows, gap_axis = _gap_rows(gaps, lines, words)
     listed, scripts = _listed(data)
@@ -438,7 +437,10 @@ def render_plays(data: PlaysReport, language: Language = "en") -> str:
             difference_axis=difference_axis,
             agreement=[JudgeAgreement.from_dict(one) for one in data.scenes["agreement"]],
             cronbach=[Cronbach.from_dict(one) for one in data.scenes["cronbach"]],
-            by_judge={judge: _scores(found) for judge, found in data.scenes["by_judge"].items()},
+            by_judge={
+                judge: [TrajectoryScores.from_dict(one) for one in found]
+                for judge, found in data.scenes["by_judge"].items()
+            },
             narrators=narrators,
             narrator_rows=_score_rows(narrators, MAXIMS, words, axis),
             worst_narrated=_cards(data, narrated[:3], data.narrated, by_unit, language),
@@ -475,10 +477,6 @@ def render_plays(data: PlaysReport, language: Language = "en") -> str:
             quote=lambda path: shlex.quote(str(path)),
         )
     )
-
-
-def _scores(found: Sequence[dict[str, Any]]) -> list[TrajectoryScores]:
-    return [TrajectoryScores.from_dict(one) for one in found]
 
 
 def _by_unit(data: PlaysReport, listed: Sequence[Listed]) -> dict[str, Listed]:
