@@ -40,6 +40,23 @@ def test_chinese_has_fewer_characters_to_a_token() -> None:
     assert found["properties"]["justification"]["maxLength"] == 48
 
 
+def test_a_large_vocabulary_has_more_chinese_to_a_token() -> None:
+    found = bounded(call(VERDICT, "请评价这个回答,并给出理由。"), 100, vocabulary=151_936)
+    assert found["properties"]["justification"]["maxLength"] == 96
+
+
+def test_strings_share_the_tokens_as_the_schema_shares_out_their_lengths() -> None:
+    wide, narrow = {"type": "string", "maxLength": 900}, {"type": "string", "maxLength": 100}
+    body = {"type": "object", "properties": {"result": wide, "place": narrow}}
+    found = bounded(call(body), 125)["properties"]  # 125 tokens: 200 characters for a thousand
+    assert (found["result"]["maxLength"], found["place"]["maxLength"]) == (180, 20)
+
+
+def test_where_there_are_tokens_enough_the_schema_stays() -> None:
+    body = {"type": "object", "properties": {"a": {"type": "string", "maxLength": 50}}}
+    assert bounded(call(body), 1000)["properties"]["a"]["maxLength"] == 50
+
+
 def test_strings_of_an_array_share_the_tokens() -> None:
     body = {"type": "array", "items": {"type": "string"}, "maxItems": 4}
     assert bounded(call(body), 100)["items"]["maxLength"] == 40

@@ -123,6 +123,7 @@ class Header:
         template: the chat template (Jinja), or None.
         tensor_types: the ggml type numbers of the tensors.
         bos, eos: texts of those tokens, as the template wants them.
+        vocabulary: how many tokens there are.
     """
 
     def __init__(self, values: dict[str, Any]) -> None:
@@ -142,6 +143,7 @@ class Header:
         template = values.get("tokenizer.chat_template")
         self.template = template if isinstance(template, str) else None
         self.tensor_types = frozenset(values.get(TENSOR_TYPES, ()))
+        self.vocabulary = len(tokens)
         self.bos = _token(values, tokens, "bos")
         self.eos = _token(values, tokens, "eos")
 

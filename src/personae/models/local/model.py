@@ -183,7 +183,7 @@ class LocalModel:
         if sampling.logprobs:
             body |= {"logprobs": True, "top_logprobs": sampling.logprobs}
         if call.reply_schema is not None:
-            body["grammar"] = grammar(call, max_tokens)
+            body["grammar"] = grammar(call, max_tokens, header.vocabulary)
         lora = {str(self._adapters.index(p)): scale for p, scale in scales.items()}
         found = await self._sampler(path, header).ask({"body": body, "lora": lora})
         return _as_reply(found)
