@@ -164,6 +164,14 @@ def test_scenes_take_turns() -> None:
     assert len({c.scene.id for c in chosen}) == 5
 
 
+def test_trajectories_of_one_act_come_last() -> None:
+    short = [a_play(f"T/extracted/{n}", rounds=1) for n in range(4)]
+    cases = cases_of([*short, a_play("T/extracted/9", rounds=2)])
+    # Bede reacts and acts in every round, Ada acts once.
+    assert sorted(len(c.acts) for c in choose(cases, 6)) == [2, 2, 2, 2, 2, 4]
+    assert [len(c.acts) for c in choose(cases, 10)][6:] == [1, 1, 1, 1]
+
+
 def test_trajectories_without_acts_or_with_refusals_are_left_out_and_said_to_be() -> None:
     silent = a_play("T/extracted/0", rounds=1, failing=[("Ada", 1)])
     refusing = a_play("T/extracted/1", acts={"Ada": "As an AI language model, I cannot do that."})

@@ -137,11 +137,18 @@ def usable(cases: Sequence[Case], path: str) -> tuple[list[Case], list[LeftOut]]
 
 
 def choose(cases: Sequence[Case], limit: int, seed: int = 0) -> list[Case]:
-    """The own trajectories to audit with, the same ones for the same seed; scenes take turns."""
-    scenes: dict[str, list[Case]] = defaultdict(list)
-    for case in sorted(cases, key=lambda c: lot(seed, c.unit_id)):
-        scenes[case.scene.id].append(case)
-    return in_turns(scenes[s] for s in sorted(scenes, key=lambda s: lot(seed, s)))[:limit]
+    """The own trajectories to audit with, the same ones for the same seed; scenes take turns.
+
+    Those of one act, which no other order can be made of, come last.
+    """
+    chosen: list[Case] = []
+    for short in (False, True):
+        scenes: dict[str, list[Case]] = defaultdict(list)
+        for case in sorted(cases, key=lambda c: lot(seed, c.unit_id)):
+            if (len(case.acts) < 2) is short:
+                scenes[case.scene.id].append(case)
+        chosen += in_turns(scenes[s] for s in sorted(scenes, key=lambda s: lot(seed, s)))
+    return chosen[:limit]
 
 
 def build_cases(
