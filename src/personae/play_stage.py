@@ -8,11 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+from personae.earlier import begin_branch, earlier_rounds
 from personae.errors import InputError, OutputError, UsageError
 from personae.journal.client import Plan
 from personae.journal.flow import each
 from personae.models.registry import Registry
 from personae.records import (
+    Backend,
     Call,
     Character,
     Event,
@@ -24,8 +26,9 @@ from personae.records import (
 )
 from personae.records.files import read_jsonl
 from personae.records.trajectory import Protocol
-from personae.session import Options, Run, new_manifest, open_run, read_manifest
+from personae.session import MANIFEST, Options, Run, new_manifest, open_run, read_manifest
 from personae.stages import seeded, write_results
+from personae.world.branching import Branching, Cast, cast_in
 from personae.world.cast import CardInPlay, find_cards, players, read_cards, write_cards
 from personae.world.embedding import Embedder, make_embedder
 from personae.world.engine import (
@@ -83,6 +86,8 @@ async def play_scenes(
     embedder: str | None = None,
     seed: int = 0,
     heard: Callable[[Scene, Event], None] | None = None,
+    branch: Branching | None = None,
+    seat: Callable[[str], Backend] | None = None,
     options: Options | None = None,
     registry: Registry | None = None,
 ) -> PlayedScenes:
@@ -98,6 +103,8 @@ async def play_scenes(
         language: of the prompts; default: that of the scenes.
         embedder: adds closeness of meaning to the recall of memories (docs/memory.md).
         heard: is told each event as it happens.
+        branch: takes the rounds before one from an earlier play (`branch_stage.branch`).
+        seat: makes the backend of a `person:NAME`, who plays a character or narrates.
 
     Raises:
         UsageError: an unknown scene or character, scenes of two languages, other wrong arguments.
@@ -108,17 +115,28 @@ async def play_scenes(
     options = options or Options()
     source = scenes if isinstance(scenes, Path) else None
     found = _chosen(read_scenes(scenes) if isinstance(scenes, Path) else scenes, only, source)
-    cards = _cards(found, source, out)
+    cards = _cards(found, source)
     by_name = dict(by_name or {})
     _check(found, by_name, rounds, source)
     spoken = language or _language(found)
     sampling = PAPER_SAMPLING if protocol == "paper" else PERSONAE_SAMPLING
     sampling = {role: seeded(s, seed) for role, s in sampling.items()}
+    last = Cast(
+        from_round=1 if branch is None else branch.from_round,
+        characters=characters,
+        by_name=by_name,
+        narrator=narrator,
+    )
+    casts = (*(() if branch is None else branch.casts), last)
+    players_of_all = [m for c in reversed(casts) for m in (c.characters, *c.by_name.values())]
+    if seat is not None:
+        registry = registry or Registry(timeout=options.timeout)
+        registry.register("person", seat)
     manifest = new_manifest(
         "play",
         {
-            "character": list(dict.fromkeys([characters, *by_name.values()])),
-            "narrator": [narrator],
+            "character": list(dict.fromkeys(players_of_all)),
+            "narrator": list(dict.fromkeys(cast.narrator for cast in reversed(casts))),
         },
         spoken,
         room="world",
@@ -132,11 +150,17 @@ async def play_scenes(
             "by_name": by_name,
             "rounds": rounds,
             "embedder": embedder,
+            "branch": None if branch is None else branch.to_dict(),
             "cwd": str(Path.cwd()),
         },
-        made_from=(*(scene.hash for scene in found), *(card.hash for card in cards)),
+        made_from=(
+            *(scene.hash for scene in found),
+            *(card.hash for card in cards),
+            *(() if branch is None else (branch.plays,)),
+        ),
     )
-    async with open_run(out, manifest, options, registry=registry) as run:
+    begin = None if branch is None else partial(begin_branch, branch, VECTORS)
+    async with open_run(out, manifest, options, registry=registry, begin=begin) as run:
         if options.live:
             write_scenes(found, out / SCENES)
             if cards:
@@ -149,8 +173,8 @@ async def play_scenes(
             timeout=options.timeout,
         )
         plan = PlayPlan(
-            characters=lambda name, _round: by_name.get(name, characters),
-            narrator=lambda _round: narrator,
+            characters=lambda name, now: cast_in(casts, now).of(name),
+            narrator=lambda now: cast_in(casts, now).narrator,
             rounds=rounds,
             protocol=protocol,
             language=spoken,
@@ -160,7 +184,8 @@ async def play_scenes(
         )
         try:
             by_card = {card.card: card.character for card in cards}
-            plays = await play_in(run, found, plan, by_card)
+            with earlier_rounds(run, branch, spoken) as model:
+                plays = await play_in(run, found, plan, by_card, model)
         finally:
             if vectors is not None:
                 await vectors.close()
@@ -168,17 +193,24 @@ async def play_scenes(
 
 
 async def play_in(
-    run: Run, scenes: Sequence[Scene], plan: PlayPlan, cards: Mapping[str, Character]
+    run: Run,
+    scenes: Sequence[Scene],
+    plan: PlayPlan,
+    cards: Mapping[str, Character],
+    model: Model | None = None,
 ) -> tuple[Play, ...]:
     """Play in an open run, many scenes at once, and write its plays.jsonl.
 
     Args:
         cards: by the reference that a scene has.
+        model: who is asked; default: the run's client.
 
     Raises:
         StoppedEarlyError: a cap or Ctrl-C; plays.jsonl holds what there is.
     """
-    model: Model = Fullest(run.client) if run.dry else run.client
+    model = model or run.client
+    if run.dry:
+        model = Fullest(model)
 
     async def one(scene: Scene) -> Played:
         brought = players(scene, cards, plan.language, run.manifest.seed)
@@ -212,8 +244,8 @@ class Fullest:
     async def ask(self, call: Call) -> Reply:
         """The reply, made to lead to as many calls as any."""
         reply = await self._model.ask(call)
-        if call.reply_schema is None or not isinstance(reply.value, dict):
-            return reply
+        if reply.reused or call.reply_schema is None or not isinstance(reply.value, dict):
+            return reply  # what the journal holds is known, and needs no guess
         properties = call.reply_schema.body["properties"]
         value = {
             name: (given * TYPICAL_TEXT)[:TYPICAL_TEXT]
@@ -230,12 +262,15 @@ class Fullest:
         return reply.model_copy(update={"value": value})
 
 
-def _cards(scenes: Sequence[Scene], source: Path | None, out: Path) -> tuple[CardInPlay, ...]:
-    """The cards of the scenes; a run that goes on from its own copy has copies of those too."""
-    kept = out / CARDS
-    if source is not None and source.resolve() == (out / SCENES).resolve() and kept.is_file():
-        return read_cards(kept)
-    return find_cards(scenes, Path.cwd() if source is None else source.parent)
+def _cards(scenes: Sequence[Scene], source: Path | None) -> tuple[CardInPlay, ...]:
+    """The cards of the scenes; a run that has a copy of the scenes has copies of these too."""
+    folder = Path.cwd() if source is None else source.parent
+    if source is not None and source.name == SCENES and (folder / MANIFEST).is_file():
+        wanted = {c.card for scene in scenes for c in scene.characters if c.card}
+        kept = read_cards(folder / CARDS) if (folder / CARDS).is_file() else ()
+        if wanted == {card.card for card in kept} & wanted:
+            return tuple(card for card in kept if card.card in wanted)
+    return find_cards(scenes, folder)
 
 
 def _named(source: Path | None, out: Path) -> str | None:
@@ -282,7 +317,7 @@ def _check(
     for name in by_name:
         if name not in names:
             raise UsageError(
-                f"--character names {name!r}, who is in none of the scenes; "
+                f"--character or --as names {name!r}, who is in none of the scenes; "
                 f"there are: {', '.join(sorted(names)[:20])}"
             )
 

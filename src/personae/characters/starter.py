@@ -13,6 +13,7 @@ from functools import cache
 from importlib.resources import files
 from importlib.resources.abc import Traversable
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import get_args
 
 from personae.characters.card import card_from_bytes, read_character
 from personae.errors import InputError
@@ -57,6 +58,26 @@ def starter_scenes(language: Language | None = None) -> tuple[Scene, ...]:
     names = [*(f"scenes.{one}.jsonl" for one in ("en", "zh")), DISC_SCENES]
     found = [scene for name in names for scene in _scenes(name)]
     return tuple(scene for scene in found if language in (None, scene.language))
+
+
+def scenes_named(source: str) -> tuple[Scene, ...]:
+    """The scenes that `starter`, `starter:en`, `starter:zh` or `starter:disc` means.
+
+    Raises:
+        InputError: none of these; a scene has more to its id than that.
+    """
+    wanted = source.removeprefix(SCHEME)
+    if wanted == "disc":
+        return tuple(_scenes(DISC_SCENES))
+    for language in get_args(Language):
+        if wanted == language:
+            return starter_scenes(language)
+    if wanted != SCHEME.removesuffix(":"):
+        raise InputError(
+            f"the starter cast has no scenes {source!r}",
+            mend="There are: starter, starter:en, starter:zh, starter:disc; one with --scene ID",
+        )
+    return starter_scenes()
 
 
 def card_named(reference: str, beside: Path) -> Character:

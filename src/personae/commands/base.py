@@ -96,9 +96,18 @@ def prices_of(args: argparse.Namespace) -> PriceTable:
     return load_prices(getattr(args, "prices", None))
 
 
-def carry_out(args: argparse.Namespace, work: Callable[[Options], Coroutine[Any, Any, Any]]) -> Any:
-    """Carry out a stage under the display."""
-    with Display(quiet=args.json and not sys.stderr.isatty()) as display:
+def carry_out(
+    args: argparse.Namespace,
+    work: Callable[[Options], Coroutine[Any, Any, Any]],
+    *,
+    quiet: bool = False,
+) -> Any:
+    """Carry out a stage under the display.
+
+    Args:
+        quiet: no bars: something else is shown meanwhile.
+    """
+    with Display(quiet=quiet or (args.json and not sys.stderr.isatty())) as display:
         return run(work(options_of(args, display)))
 
 
