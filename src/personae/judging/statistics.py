@@ -15,6 +15,7 @@ drawn, so a resample is a row of counts, and 10,000 of them are matrix products.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
@@ -452,14 +453,27 @@ def _ratio(numerator: Floats, denominator: Floats, exists: NDArray[np.bool_]) ->
 
 def _draws(count: int, resamples: int, seed: int, width: int) -> Iterator[Floats]:
     """How often each of `count` clusters was drawn, in blocks of shape (resamples in it, count)."""
-    random = np.random.default_rng(seed)
     block = max(1, min(resamples, _CELLS // max(count, width, 1)))
+    if block == resamples:  # the same draws come again, metric by metric: half of a report's time
+        yield _one_block(count, resamples, seed)
+        return
+    random = np.random.default_rng(seed)
     for start in range(0, resamples, block):
-        size = min(block, resamples - start)
-        drawn = random.integers(0, count, size=(size, count))
-        drawn += np.arange(size)[:, None] * count
-        counts = np.bincount(drawn.ravel(), minlength=size * count)
-        yield counts.reshape(size, count).astype(np.float64)
+        yield _block(random, count, min(block, resamples - start))
+
+
+@lru_cache(maxsize=4)
+def _one_block(count: int, resamples: int, seed: int) -> Floats:
+    drawn = _block(np.random.default_rng(seed), count, resamples)
+    drawn.flags.writeable = False
+    return drawn
+
+
+def _block(random: np.random.Generator, count: int, size: int) -> Floats:
+    drawn = random.integers(0, count, size=(size, count))
+    drawn += np.arange(size)[:, None] * count
+    counts = np.bincount(drawn.ravel(), minlength=size * count)
+    return counts.reshape(size, count).astype(np.float64)
 
 
 def _bootstrap(
