@@ -89,6 +89,16 @@ def test_the_collector_runs_as_before_when_a_run_is_over():
     assert gc.get_threshold() == before
 
 
+def test_overlapping_runs_leave_the_collector_as_the_first_one_found_it():
+    before = gc.get_threshold()
+    first, second = rarer_collections(), rarer_collections()
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert gc.get_threshold() == before
+
+
 def test_a_collector_that_was_switched_off_stays_off():
     before = gc.get_threshold()
     try:
