@@ -243,6 +243,7 @@ async def test_only_the_scenes_that_are_named_are_played(tmp_path: Path):
         ({"by_name": {"Moriarty": WORLD}}, "'Moriarty', who is in none of the scenes"),
         ({"rounds": 0}, "--rounds counts from 1"),
         ({"language": None}, "two languages"),
+        ({"embedder": "nonsense"}, "'nonsense' is no embedder"),
     ],
 )
 async def test_a_wrong_argument_is_refused_before_anything_is_asked(tmp_path: Path, changes, why):

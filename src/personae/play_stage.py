@@ -118,6 +118,10 @@ async def play_scenes(
     cards = _cards(found, source)
     by_name = dict(by_name or {})
     _check(found, by_name, rounds, source)
+    if options.live:  # better noticed before a run directory is there
+        unused = make_embedder(embedder, timeout=options.timeout)
+        if unused is not None:
+            await unused.close()
     spoken = language or _language(found)
     sampling = PAPER_SAMPLING if protocol == "paper" else PERSONAE_SAMPLING
     sampling = {role: seeded(s, seed) for role, s in sampling.items()}
