@@ -150,14 +150,13 @@ def metric_name(key: str, language: Language) -> str:
 def scene_name(play: Play) -> tuple[str, str]:
     """What a scene is called, and its event.
 
-    Scenes of CharacterBox share a title; the number of their id tells them apart.
+    Scenes of CharacterBox share a title, and every file restarts its numbers: they go by their id.
     """
     scene = play.scene
     title, event = one_line(scene.title, NAME_CHARS), one_line(scene.event, EVENT_CHARS)
-    number = scene.id.rpartition("/")[2]
-    if scene.id.startswith(f"{scene.title}/") and title:
-        return f"{title} {one_line(number, 20)}", event
-    return title or event or one_line(scene.id, EVENT_CHARS), event if title else ""
+    if title and not scene.id.startswith(f"{scene.title}/"):
+        return title, event
+    return one_line(scene.id, NAME_CHARS), event
 
 
 def label_of(model: str, lang: Language, words: Words, *, languages: int) -> str:
@@ -437,10 +436,14 @@ def render_plays(data: PlaysReport, language: Language = "en") -> str:
             difference_axis=difference_axis,
             agreement=[JudgeAgreement.from_dict(one) for one in data.scenes["agreement"]],
             cronbach=[Cronbach.from_dict(one) for one in data.scenes["cronbach"]],
-            by_judge={
-                judge: [TrajectoryScores.from_dict(one) for one in found]
-                for judge, found in data.scenes["by_judge"].items()
-            },
+            by_judge=sorted(
+                (
+                    (judge, TrajectoryScores.from_dict(one))
+                    for judge, found in data.scenes["by_judge"].items()
+                    for one in found
+                ),
+                key=lambda pair: (pair[1].model, pair[1].lang, pair[0]),
+            ),
             narrators=narrators,
             narrator_rows=_score_rows(narrators, MAXIMS, words, axis),
             worst_narrated=_cards(data, narrated[:3], data.narrated, by_unit, language),

@@ -28,7 +28,7 @@ class Line:
     Attributes:
         kind: the event's; a character that goes to another place is `arrival`.
         actor: None is the narrator.
-        perceived: who perceived it; None where all did who were present.
+        perceived: who perceived it; None where all did who were present. A whisper always says.
         recalled: shown once an act, with its last line.
         model: who answered, where it is not who plays (or narrates) the play.
         step, cause, detail: of a failure.
@@ -152,7 +152,7 @@ def script_of(play: Play, called: Called = lambda _kind, model: model) -> Script
     told = tuple(
         _line(e, play, called, _names(play))
         for e in play.events
-        if e.round < 1 and e.kind != "belief"
+        if e.round < 1 and e.kind != "belief" and e.text.strip() not in ("", play.scene.event)
     )
     state, rounds = opening, []
     for number in sorted({e.round for e in play.events if e.round > 0}):
@@ -244,7 +244,9 @@ def _line(event: Event, play: Play, called: Called, present: Sequence[str]) -> L
     kind: Kind = "narrator" if event.actor is None else "characters"
     model = None if event.model is None else called(kind, event.model)
     failure = event.failure
-    to_all = event.kind in ("failure", "concluded") or set(event.perceived_by) == set(present)
+    to_all = event.kind in ("failure", "concluded") or (
+        event.manner != "whisper" and set(event.perceived_by) == set(present)
+    )
     return Line(
         kind="arrival" if event.kind == "update" else event.kind,
         text=event.text,
