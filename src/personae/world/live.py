@@ -129,15 +129,15 @@ class LiveView:
         around = state.environment
         for key, text in (("time", around.time), ("location", around.location)):
             if text:
-                yield f"{words[key]}: {text}", ""
+                yield words[key].format(text=text), ""
         if around.description:
             yield around.description, ""
         if self._seats is None:
             for one in scene.characters:
                 at = state.characters[one.name]
-                where = f"[{place_label(at.place)}] " if len(together(state)) > 1 else ""
+                where = f" [{place_label(at.place)}]" if len(together(state)) > 1 else ""
                 parts = " · ".join(p for p in (one.description, at.position, at.state) if p)
-                yield f"- {where}{one.name}: {parts}", "dim"
+                yield words["one"].format(who=one.name + where, text=parts), "dim"
             return
         for name in (c.name for c in scene.characters if c.name in self._seats):
             seen = view(scene, state, name)
@@ -149,7 +149,7 @@ class LiveView:
                 yield words["alone"], ""
             for other in seen.others:
                 parts = " · ".join(p for p in (other.description, other.position) if p)
-                yield f"- {other.name}: {parts}", "dim"
+                yield words["one"].format(who=other.name, text=parts), "dim"
 
     def _changes(
         self, scene: Scene, before: WorldState, after: WorldState, words: dict[str, Any]
@@ -209,8 +209,7 @@ def _around(before: View | WorldState, after: View | WorldState, words: Any) -> 
             for one in (before, after)
         )
         if was != now:
-            label = words[key]
-            yield label.format(text=now) if "{text}" in label else f"{label}: {now}"
+            yield words[key].format(text=now)
 
 
 def _merged(scene: Scene, before: WorldState, event: Event) -> WorldState:
