@@ -8,6 +8,7 @@ what the prompts ask for.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 from personae.records.call import ReplySchema
@@ -18,6 +19,7 @@ MAX_EXEMPLAR = 2000
 MAX_PERSONA = 500
 
 
+@cache
 def verdict_schema() -> ReplySchema:
     """A judge's reply: `{"justification": text, "score": 1..5}`."""
     return ReplySchema(

@@ -7,6 +7,8 @@ import math
 from functools import lru_cache
 from typing import Any
 
+from pydantic_core import to_json
+
 from personae.records.base import canonical_json
 from personae.records.call import ReplySchema
 
@@ -47,10 +49,10 @@ def _no_constant(name: str) -> Any:
 
 
 @lru_cache(maxsize=256)
-def _validator(body: str) -> Any:
+def _validator(body: bytes) -> Any:
     import jsonschema_rs
 
-    return jsonschema_rs.Draft202012Validator(json.loads(body)["body"])
+    return jsonschema_rs.Draft202012Validator(json.loads(body))
 
 
 def parse_structured(text: str, schema: ReplySchema) -> Any:
@@ -92,14 +94,10 @@ def check_value(value: Any, schema: ReplySchema) -> None:
     Raises:
         MalformedReplyError: the value breaks the schema.
     """
-    error = next(_validator(_schema_text(schema)).iter_errors(value), None)
+    error = next(_validator(to_json(schema.body)).iter_errors(value), None)
     if error is not None:
         place = "/".join(str(p) for p in error.instance_path) or "the value"
         # The library shortens long lists; whoever repairs the reply needs to see the choices.
         options = getattr(error.kind, "options", None)
         message = f"not one of {options}" if options else error.message
         raise MalformedReplyError(f"{place}: {message[:300]}")
-
-
-def _schema_text(schema: ReplySchema) -> str:
-    return schema.model_dump_json(include={"body"})
