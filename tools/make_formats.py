@@ -20,6 +20,7 @@ from personae.interview.personas import MAX_PERSONA_CHARS
 from personae.judging.audit import AuditRow
 from personae.judging.people import HumanAgreement
 from personae.judging.trajectory_audit import TrajectoryAuditRow
+from personae.judging.trajectory_pairs import SceneDifference
 from personae.judging.trajectory_scores import Cronbach, Gap, JudgeAgreement, TrajectoryScores
 from personae.judging.writers import Comparison
 from personae.records import (
@@ -332,19 +333,33 @@ def _report() -> Schema:
         "protocol": _list({"enum": ["paper", "personae"]}),
         "notes": _list(STRING),
         "page": {"type": ["string", "null"], "description": "The report that was written."},
+        "scenes": _reported_scenes(),
     }
     records = (ModelScores, Agreement, CallCounts, Cost, PairedDifference, UsageLine)
-    defs = _records(*records, FailureCount, Shortfall)
+    of_scenes = (TrajectoryScores, JudgeAgreement, Cronbach, Gap, SceneDifference)
+    defs = _records(*records, FailureCount, Shortfall, *of_scenes)
     for name in ("CallCounts", "Cost"):  # the contract: they are always there, known or not
         defs[name]["required"] = list(defs[name]["properties"])
     return _open(
         {
             "description": "What `personae report --json` prints (also after eval, resume and "
-            "demo). models, judges, agreement, calls and cost are a contract.",
-            **_object(shown, "page"),
+            "demo). models, judges, agreement, calls and cost are a contract; so is scenes.models, "
+            "which is there of play runs.",
+            **_object(shown, "page", "scenes"),
             "$defs": defs,
         }
     )
+
+
+def _reported_scenes() -> Schema:
+    """As `_scenes`, with what only a report of several models has."""
+    scenes, _ = _scenes()
+    differences = _list(_ref(SceneDifference))
+    return {
+        **scenes,
+        "properties": {**scenes["properties"], "differences": differences},
+        "required": [*scenes["required"], "differences"],
+    }
 
 
 def _scenes() -> tuple[Schema, dict[str, Schema]]:

@@ -414,6 +414,8 @@ def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> 
 
     if args.command == "report" and are_play_runs(runs):
         return _show_plays(args, runs)
+    if getattr(args, "scene", None):
+        raise UsageError("--scene is for plays, and these runs are none")
     data = gather(runs, audits=getattr(args, "audit", None) or (), prices=prices_of(args))
     page = getattr(args, "report_out", None) or runs[0] / REPORT
     if args.command == "report" and args.out is not None:

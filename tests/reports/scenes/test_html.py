@@ -270,8 +270,10 @@ def test_no_text_of_a_model_or_a_scene_becomes_markup(tmp_path: Path, text: str)
     )
     scene = play.scene.model_copy(update={"id": f"i{name}", "title": text, "source": text})
     play = play.model_copy(update={"scene": scene})
-    notes = {"notes": (text,), "status": "stopped", "created": text, "versions": {text: text}}
-    run = play_run(tmp_path / "run", [play], **notes)
+    run = play_run(
+        tmp_path / "run", [play], status="stopped", notes=(text,), created=text,
+        versions={text: text},
+    )  # fmt: skip
     rate(
         run, [play], f"j{text}", lambda _c, m: 1 if m != "IM" else None, critique=text, reason=text
     )

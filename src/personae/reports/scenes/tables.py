@@ -14,6 +14,7 @@ from personae.reports.language import Words, clean, one_line
 from personae.reports.scenes.data import PlaysReport
 from personae.reports.scenes.html import metric_name, model_lines, scene_name
 from personae.reports.tables import STYLES, plain_table, write_table
+from personae.world.observe import acts_missing
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -270,7 +271,6 @@ def _unit_lines(
 ) -> Iterator[tuple[object, ...]]:
     by_metric = {key: data.ratings.of_panel(key) for key in data.ratings.keys}
     means = {(u.unit_id, key): v for key, some in by_metric.items() for u, v in some.items()}
-    shares = {unit.unit_id: unit.acts_missing for unit in data.ratings.units}
     for run, play, name, unit in data.trajectories():
         given = {(r.metric, r.judge, r.repeat): r for r in data.rows_of.get(unit, ())}
         for metric in METRICS:
@@ -278,7 +278,7 @@ def _unit_lines(
             yield (
                 *(unit, str(run.run), play.scene.id, play.scene.title, play.scene.origin),
                 *(play.language, name, play.models[name], play.narrator),
-                *(len(play.scene.characters) == 1, shares.get(unit), metric),
+                *(len(play.scene.characters) == 1, acts_missing(play, name), metric),
                 means.get((unit, metric)),
                 *_cells(found),
             )
@@ -294,7 +294,7 @@ def _unit_lines(
         for metric in data.narrated.keys:
             yield (
                 *(u.unit_id, str(run_of[u.unit_id]), u.scene, u.title, u.origin, u.lang),
-                *(None, None, u.model, u.alone, u.acts_missing, metric),
+                *(None, u.model, u.model, u.alone, u.acts_missing, metric),
                 told.get((u.unit_id, metric)),
                 *_cells([given.get((metric, *seat)) for seat in seats]),
             )
