@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from personae.characters.keys import (
     ALL_SECONDS,
     KEY_SECONDS,
+    LOOK_CHARS,
     MAX_PATTERN_CHARS,
     Allowance,
     Heard,
@@ -103,3 +104,28 @@ def test_a_sound_pattern_goes_without_answer_when_the_time_of_all_is_used_up():
 
 def test_texts_need_no_time_allowance():
     assert key("a").within([LONG], Allowance(left=0.0)) == 0
+
+
+def test_the_patterns_of_a_book_have_so_many_characters_together_and_no_more():
+    room = Room(characters=5)
+    assert key_of("abc", syntax="pattern", room=room).trouble is None
+    trouble = key_of("abc", syntax="pattern", room=room).trouble
+    assert trouble is not None
+    assert trouble.what == "too_many"
+    assert key_of("/ab/i", syntax="pattern", room=room).trouble is None
+
+
+def test_text_keys_read_so_much_and_the_first_that_could_not_is_named():
+    allowance = Allowance(characters=2 * (1 + LOOK_CHARS))
+    two = [Heard.of("x"), Heard.of("y")]
+    first, second, third = key("y"), key("b"), key("x")
+    assert first.within(two, allowance) == 1  # reads one of two
+    assert second.within(two, allowance) is None
+    assert third.within(two, allowance) is None
+    assert [allowance.trouble(one) is None for one in (first, second, third)] == [True, False, True]
+
+
+def test_a_text_key_is_found_though_a_pattern_of_the_same_spelling_ran_out_of_time():
+    allowance = Allowance()
+    assert key("(a+)+$", "pattern").within([LONG], allowance) is None
+    assert key("(a+)+$").within([Heard.of("x (a+)+$")], allowance) == 0

@@ -316,6 +316,13 @@ def test_a_greeting_decides_where_it_is_known():
     assert fired(one, "a") == [0]
 
 
+def test_an_invalid_pattern_among_the_additional_keys_is_no_match():
+    sound = entry("a", content="@@additional_keys b\nx", use_regex=True)
+    assert fired(sound, "a b") == [0]
+    assert fired(entry("a", content="@@additional_keys b,(\nx", use_regex=True), "a b") == []
+    assert fired(entry("a", content="@@additional_keys b,(\nx"), "a b") == [0]  # plain texts
+
+
 def test_one_of_the_additional_keys_must_occur_and_no_excluded_one():
     one = entry("a", content="@@additional_keys b, c\n@@exclude_keys d\nx")
     assert fired(one, "a") == []

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from personae.characters.macros import KNOWN, MAX_NESTED, expand, macros_in
+from personae.characters.macros import KNOWN, MAX_FILLED, MAX_NESTED, expand, macros_in
 
 
 def filled(text: str, *, seed: int | str = 1, original: str | None = None) -> str:
@@ -109,3 +109,9 @@ def test_macros_nested_deeper_than_the_cap_are_text() -> None:
 def test_every_macro_of_v3_is_known() -> None:
     listed = "char user random pick roll // hidden_key comment reverse"
     assert set(listed.split()) <= KNOWN
+
+
+def test_so_many_macros_of_a_text_are_filled_in_and_the_others_stay() -> None:
+    assert filled("{{char}}" * (MAX_FILLED + 2)) == "Ada" * MAX_FILLED + "{{char}}" * 2
+    deep = "{{reverse:{{user}}}}"
+    assert filled("{{// x}}" * (MAX_FILLED - 1) + deep) == "{{user}}"[::-1]

@@ -25,11 +25,16 @@ from personae.records.base import Record
 
 Syntax = Literal["text", "pattern", "slashed"]
 
-# A pattern of this length takes 20 ms to compile at the worst.
+# A pattern of this length takes 20 ms to compile at the worst, so all of a book a second.
 MAX_PATTERN_CHARS = 1_000
 MAX_PATTERNS = 1_000
+MAX_BOOK_PATTERN_CHARS = 50_000
 KEY_SECONDS = 0.25
 ALL_SECONDS = 1.0
+# What text keys may read in an activation, and what a look at a text costs beside its length: a
+# second or two at the worst. A count and not a time, so that it ends at the same key everywhere.
+MAX_READ_CHARS = 500_000_000
+LOOK_CHARS = 64
 # As SillyTavern reads them: a slash inside must be escaped.
 _SLASHED = re.compile(r"/((?:[^/\\]|\\.)+)/([gimsuy]*)", re.DOTALL)
 _JAVASCRIPT = re.compile(
@@ -42,13 +47,20 @@ class KeyTrouble(Record):
     """A key that cannot do its work.
 
     Attributes:
-        what: an `invalid` pattern, one `too_long`, one `too_many` for a book, or one that ran into
-            the time limit.
+        what: an `invalid` pattern, one `too_long`, one `too_many` for a book, one that ran into
+            the time limit, or the first text key for which there was `too_much` to read.
     """
 
     key: str
-    what: Literal["invalid", "too_long", "too_many", "timeout"]
+    what: Literal["invalid", "too_long", "too_many", "timeout", "too_much"]
     detail: str = ""
+
+
+_UNREAD = KeyTrouble(
+    key="",
+    what="too_much",
+    detail=f"no text key is looked for beyond {MAX_READ_CHARS:,} characters of texts",
+)
 
 
 @dataclass(frozen=True)
@@ -68,20 +80,33 @@ class Heard:
 
 @dataclass
 class Allowance:
-    """How much time the patterns of one activation may still take, in seconds, and what went wrong.
+    """How much one activation may still take, and what went wrong.
 
-    The clock is the library's: processor time of this process.
+    Attributes:
+        left: for patterns, in seconds of processor time of this process, as the library counts.
+        characters: for text keys, to be read.
+        stopped: patterns that used up their time.
+        ended_at: the text key at which the characters were used up.
     """
 
     left: float = ALL_SECONDS
+    characters: int = MAX_READ_CHARS
     stopped: dict[str, KeyTrouble] = field(default_factory=dict)
+    ended_at: Key | None = None
+
+    def trouble(self, key: Key) -> KeyTrouble | None:
+        """What kept this very key from being found."""
+        if key.pattern is not None:
+            return self.stopped.get(key.source)
+        return _UNREAD.model_copy(update={"key": key.source}) if self.ended_at is key else None
 
 
 @dataclass
 class Room:
-    """How many patterns a book may still have."""
+    """How many patterns a book may still have, and how long they may be together."""
 
     patterns: int = MAX_PATTERNS
+    characters: int = MAX_BOOK_PATTERN_CHARS
 
 
 @dataclass(frozen=True)
@@ -102,10 +127,12 @@ class Key:
         A pattern that uses up its time counts as not found, for this activation, and is noted in
         the allowance.
         """
-        if self.trouble is not None or self.source in allowance.stopped:
+        if self.trouble is not None:
             return None
         if self.pattern is None:
-            return self._text_within(heard)
+            return self._text_within(heard, allowance)
+        if self.source in allowance.stopped:
+            return None
         left = min(KEY_SECONDS, allowance.left)
         before = left
         found = None
@@ -132,11 +159,15 @@ class Key:
         allowance.left -= before - left
         return found
 
-    def _text_within(self, heard: Sequence[Heard]) -> int | None:
-        if not self.needle:
+    def _text_within(self, heard: Sequence[Heard], allowance: Allowance) -> int | None:
+        if not self.needle or allowance.characters < 0:
             return None
         for n in range(len(heard) - 1, -1, -1):
             text = heard[n].exact if self.case_sensitive else heard[n].folded
+            allowance.characters -= len(text) + LOOK_CHARS
+            if allowance.characters < 0:
+                allowance.ended_at = self
+                return None
             if (_has_word if self.whole_words else str.__contains__)(text, self.needle):
                 return n
         return None
@@ -166,9 +197,10 @@ def key_of(
         body, flags = (slashed[1], slashed[2]) if slashed else (text, "" if case_sensitive else "i")
         if not body:
             return Key(source=text)
-        if room.patterns <= 0:
+        if room.patterns <= 0 or room.characters < len(body) <= MAX_PATTERN_CHARS:
             return Key(source=text, trouble=KeyTrouble(key=text, what="too_many"))
         room.patterns -= 1
+        room.characters -= len(body) if len(body) <= MAX_PATTERN_CHARS else 0
         compiled = _compiled(body, "".join(sorted(set(flags) & set("ims"))))
         if not isinstance(compiled, str):
             return Key(source=text, pattern=compiled, sticky="y" in flags)

@@ -19,6 +19,7 @@ from typing import Any, Literal
 from personae.characters.decorators import Decorated, Role, parse_decorators
 from personae.characters.keys import (
     KEY_SECONDS,
+    MAX_BOOK_PATTERN_CHARS,
     MAX_PATTERN_CHARS,
     MAX_PATTERNS,
     Allowance,
@@ -344,9 +345,7 @@ class _Rule:
 
     def troubles(self, allowance: Allowance) -> Iterator[KeyTrouble]:
         for key in (*self.keys, *self.secondary, *self.additional, *self.exclude):
-            trouble = key.trouble or (
-                allowance.stopped.get(key.source) if key.pattern is not None else None
-            )
+            trouble = key.trouble or allowance.trouble(key)
             if trouble is not None:
                 yield trouble
 
@@ -379,8 +378,8 @@ class _Rule:
             return None
         if self.entry.constant and self.syntax != "pattern":
             return Cause(kind="constant")
-        if self.syntax == "pattern" and any(key.trouble for key in self.keys):
-            return None  # V3, `use_regex`: an invalid pattern is no match
+        if self.syntax == "pattern" and any(k.trouble for k in (*self.keys, *self.additional)):
+            return None  # V3, `use_regex` and `@@additional_keys`: an invalid pattern is no match
         for key in self.keys:
             at = key.within(window, scan.allowance)
             if at is not None:
@@ -636,6 +635,9 @@ def _told(trouble: KeyTrouble) -> str:
         case "too_long":
             return f"a pattern of more than {MAX_PATTERN_CHARS:,} characters; it is not looked for"
         case "too_many":
-            return f"beyond the {MAX_PATTERNS:,} patterns of a book; it is not looked for"
+            return (
+                f"beyond the {MAX_PATTERNS:,} patterns of a book, which have "
+                f"{MAX_BOOK_PATTERN_CHARS:,} characters together; it is not looked for"
+            )
         case _:
             return f"{key!r} can take longer than the {KEY_SECONDS:g} s a pattern is allowed"

@@ -21,6 +21,7 @@ KNOWN = frozenset(
     {"char", "user", "original", "random", "pick", "roll", "//", "comment", "hidden_key", "reverse"}
 )
 MAX_NESTED = 20
+MAX_FILLED = 10_000
 MAX_DICE = 1_000
 MAX_SIDES = 1_000_000_000
 
@@ -63,7 +64,8 @@ def expand(
         original: what `{{original}}` stands for, once; empty where there is nothing.
         pick_seed: decides `{{pick:}}` with the text and the place: one value for a whole play.
 
-    Items are parted by commas (`\\,` is a comma in an item) and trimmed, or by `::`.
+    Items are parted by commas (`\\,` is a comma in an item) and trimmed, or by `::`. What stands
+    behind the first 10,000 macros of a text stays as it is, so that none makes a book of itself.
     """
     if "{{" not in text and "<" not in text:
         return text
@@ -169,11 +171,15 @@ class _Expansion:
     pick_seed: int | str
     original: str | None
     digest: str
+    left: int = MAX_FILLED
 
     def of(self, parts: Parts) -> str:
         return "".join(part if isinstance(part, str) else self._value(part) for part in parts)
 
     def _value(self, macro: _Macro) -> str:
+        if self.left <= 0:
+            return _source([macro])
+        self.left -= 1
         name, rest = _named(macro)
         if name in ("//", "comment", "hidden_key"):
             return ""
@@ -199,13 +205,16 @@ class _Expansion:
         return self.of(items[self._chance(seed, at) % len(items)]).strip()
 
     def _rolled(self, dice: int, sides: int, plus: int, at: int) -> int:
-        return plus + sum(1 + self._chance(self.seed, at, n) % sides for n in range(dice))
+        return plus + sum(1 + throw % sides for throw in self._chances(self.seed, at, dice))
 
-    def _chance(self, seed: int | str, at: int, nth: int = 0) -> int:
-        """128 bits that depend on the seed, the text and the place."""
-        source = f"{type(seed).__name__}\0{seed}\0{self.digest}\0{at}\0{nth}"
-        made = hashlib.sha256(source.encode("utf-8", "surrogatepass")).digest()
-        return int.from_bytes(made[:16], "big")
+    def _chance(self, seed: int | str, at: int) -> int:
+        return next(self._chances(seed, at, 1))
+
+    def _chances(self, seed: int | str, at: int, count: int) -> Iterator[int]:
+        """So many times 128 bits that depend on the seed, the text and the place."""
+        source = f"{type(seed).__name__}\0{seed}\0{self.digest}\0{at}"
+        made = hashlib.shake_256(source.encode("utf-8", "surrogatepass")).digest(16 * count)
+        return (int.from_bytes(made[n : n + 16], "big") for n in range(0, len(made), 16))
 
 
 def _items(parts: Parts) -> list[Parts]:
