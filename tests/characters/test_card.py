@@ -71,3 +71,17 @@ def test_a_hostile_text_costs_time_in_proportion_to_its_length(text: str) -> Non
     lint(card_from_bytes(json.dumps(value).encode(), path="card.json"))
     expand(text, char="Ada", user="Sam", seed=1)
     list(macros_in(text))
+
+
+@pytest.mark.parametrize(
+    ("begins", "kind"),
+    [
+        (b"\xff\xd8\xff\xe0\0\x10JFIF", "JPEG"),
+        (b"RIFF\x1a\n\0\0WEBPVP8 ", "WebP"),
+        (b"GIF89a", "GIF"),
+        (b"\0\0\0\x1cftypavif", "AVIF"),
+    ],
+)
+def test_what_a_browser_made_of_the_picture_is_said(begins: bytes, kind: str) -> None:
+    with pytest.raises(InputError, match=f"a {kind} picture, which holds no card"):
+        card_from_bytes(begins + b"\0" * 40, path="card.png")

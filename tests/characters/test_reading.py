@@ -280,6 +280,7 @@ def test_entries_may_lack_everything_and_a_book_may_number_its_entries() -> None
         ({"name": None}, "data.name"),
         ({"name": "  "}, "data.name"),
         ({"name": "x" * (MAX_NAME_CHARS + 1)}, "data.name"),
+        ({"nickname": "x" * (MAX_NAME_CHARS + 1)}, "data.nickname"),
         ({"extensions": "x"}, "data.extensions"),
         ({"character_book": 3}, "data.character_book"),
         ({"character_book": {"entries": "x"}}, "data.character_book.entries"),
@@ -365,3 +366,8 @@ def test_what_is_read_can_be_read_again_from_what_it_would_be_written_as() -> No
         assert not findings
         assert read_document(document_of(character))[0] == character
         assert document_of(character) == make()
+
+
+def test_a_blank_nickname_is_none() -> None:
+    assert read(v2(nickname=" \t")).character.called == v2()["data"]["name"]
+    assert read(v2(nickname="Countess")).character.called == "Countess"

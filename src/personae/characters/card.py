@@ -7,6 +7,7 @@ is written back is what was read, but for what was changed.
 from __future__ import annotations
 
 import base64
+import re
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -42,6 +43,13 @@ Container = Literal["json", "png", "charx"]
 CARD_CHUNKS = ("ccv3", "chara")  # the first that is there is the card
 ASSET_CHUNK = "chara-ext-asset_"
 _ENCRYPTED = b"rcc||"
+# Pictures that browsers and messengers make of a PNG, by what they begin with.
+_PICTURES = {
+    "JPEG": re.compile(rb"\xff\xd8\xff"),
+    "WebP": re.compile(rb"RIFF....WEBP", re.DOTALL),
+    "GIF": re.compile(rb"GIF8[79]a"),
+    "AVIF": re.compile(rb"....ftyp(?:avif|avis)", re.DOTALL),
+}
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,7 @@ def card_from_bytes(raw: bytes, *, path: object) -> Card:
         charx = read_charx(raw, path=path)
         text, place = charx.members[MEMBER], MEMBER
     else:
+        _no_other_picture(raw, path)
         text, place = raw, ""
     twice: list[str] = []
     document = parse_json(_decoded(text, path, place), path=path, place=place, twice=twice)
@@ -174,6 +183,16 @@ def card_from_bytes(raw: bytes, *, path: object) -> Card:
     ]
     character, findings = read_document(document, path=path)
     return Card(document, character, (*found, *findings), png, charx, raw)
+
+
+def _no_other_picture(raw: bytes, path: object) -> None:
+    for kind, begins in _PICTURES.items():
+        if begins.match(raw):
+            raise InputError(
+                f"a {kind} picture, which holds no card",
+                path=str(path),
+                mend="Sites and messengers convert pictures: fetch the original PNG file",
+            )
 
 
 def _card_in_png(png: Png, path: object) -> tuple[bytes, str, list[Finding]]:

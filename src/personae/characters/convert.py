@@ -203,7 +203,7 @@ def write_card(
     container = _ENDINGS.get(path.suffix.lower())
     if container is None:
         raise InputError(
-            "what kind of card is this to be?",
+            "the name does not say what kind of card to write",
             path=path,
             mend="Let the name end in .json, .png, .apng or .charx",
         )

@@ -424,14 +424,15 @@ def read_document(document: Any, *, path: object = None) -> tuple[Character, lis
             place=f"{prefix}name",
             mend="Give the card a name",
         )
-    if len(fields["name"]) > MAX_NAME_CHARS:
-        raise InputError(
-            f"the name has {len(fields['name']):,} characters, more than the {MAX_NAME_CHARS} "
-            "allowed",
-            path=_named(path),
-            place=f"{prefix}name",
-            mend="Shorten it",
-        )
+    for name in ("name", "nickname"):  # either may stand for a macro at a thousand places
+        length = len(fields.get(name, ""))
+        if length > MAX_NAME_CHARS:
+            raise InputError(
+                f"the {name} has {length:,} characters, more than the {MAX_NAME_CHARS} allowed",
+                path=_named(path),
+                place=f"{prefix}{name}",
+                mend="Shorten it",
+            )
     spec_version = document.get("spec_version")
     character = Character(
         spec=version,

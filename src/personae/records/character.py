@@ -132,8 +132,8 @@ class Character(Record):
 
     @property
     def called(self) -> str:
-        """What `{{char}}` stands for: the nickname where there is one (V3)."""
-        return self.nickname or self.name
+        """What `{{char}}` stands for: the nickname where there is one (V3); a blank one is none."""
+        return self.nickname if self.nickname and self.nickname.strip() else self.name
 
     @property
     def ours(self) -> PersonaeExtension:
