@@ -122,3 +122,14 @@ def test_a_refused_conversion_writes_nothing(ada: Path, tmp_path: Path, capsys) 
     assert main(["character", "convert", str(ada), "--to", "v1", "--out", str(out)]) == 2
     assert "CHARX" in capsys.readouterr().err
     assert not out.parent.exists()
+
+
+def test_lint_names_the_whole_place_on_a_narrow_terminal(
+    tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    value = samples.v3()
+    value["data"]["character_book"]["entries"][0]["insertion_order"] = "7"
+    assert main(["character", "lint", str(samples.json_file(tmp_path, value))]) == 1
+    rows = [line.split("│")[2].strip() for line in capsys.readouterr().out.splitlines()[3:-2]]
+    assert "".join(rows) == "data.character_book.entries[0].insertion_order"

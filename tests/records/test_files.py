@@ -137,3 +137,8 @@ def test_a_place_below_a_file_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     with pytest.raises(OutputError, match="cannot be written"):
         write_atomically(tmp_path / "file" / "below", "x")
+
+
+def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="no file can have such a name"):
+        read_text(tmp_path / "a\0b")

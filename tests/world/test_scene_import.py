@@ -255,3 +255,13 @@ def test_the_command_refuses_with_exit_code_two_and_leaves_the_old_file(tmp_path
     assert main(["scene", "import", "characterbox", str(path), "--out", str(out)]) == 2
     assert "scene 0: has no characters" in capsys.readouterr().err
     assert out.read_text() == "old"
+
+
+def test_the_command_prints_no_control_character_of_a_file(tmp_path: Path, capsys):
+    path = a_file(tmp_path, scene(0, person(**{"x\x1b[2J": 1})), title="T\x1b]0;x\x07[bold]")
+    out = str(tmp_path / "s.jsonl")
+    assert main(["scene", "import", "characterbox", str(path), "--out", out]) == 0
+    shown = capsys.readouterr().out
+    assert not set(shown) & set("\x1b\x07")
+    assert "[bold] 1" in shown
+    assert "left out: x" in shown

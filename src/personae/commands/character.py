@@ -111,7 +111,9 @@ def _lint(args: argparse.Namespace) -> int:
     report = lint_report(read_card(args.file), args.file)
 
     def show(console: Console) -> None:
-        table = Table("", "where", "what")
+        table = Table("")
+        for title in ("where", "what"):  # a place that is cut short names no field
+            table.add_column(title, overflow="fold")
         for finding in report.findings[:MAX_ROWS]:
             style = "red" if finding.level == "error" else "yellow"
             table.add_row(

@@ -10,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
+from rich.text import Text
 
 from personae.commands.base import (
     Resume,
@@ -22,6 +23,7 @@ from personae.commands.base import (
     show_plan,
 )
 from personae.errors import UsageError
+from personae.records.shown import clean
 
 SHOWN = 20
 
@@ -76,14 +78,17 @@ def _show_scenes(args: argparse.Namespace, document: dict[str, Any]) -> int:
 
 
 def _print_scenes(console: Console, document: dict[str, Any]) -> None:
-    console.print(f"{document['path']}: {document['scenes']} scenes", markup=False, soft_wrap=True)
+    def say(line: str) -> None:  # titles and notes hold what strangers wrote
+        console.print(Text(clean(line)), soft_wrap=True)
+
+    say(f"{document['path']}: {document['scenes']} scenes")
     for name in ("titles", "origins", "languages"):
         counted = ", ".join(f"{key} {n}" for key, n in document[name].items())
-        console.print(f"  {name}: {counted}", markup=False, soft_wrap=True)
+        say(f"  {name}: {counted}")
     sizes = ", ".join(f"{n} with {size}" for size, n in document["characters"].items())
-    console.print(f"  characters: {sizes}", markup=False, soft_wrap=True)
+    say(f"  characters: {sizes}")
     for note in document["notes"][:SHOWN]:
-        console.print(f"  note: {note}", markup=False, soft_wrap=True)
+        say(f"  note: {note}")
     if len(document["notes"]) > SHOWN:
         console.print(f"  ... and {len(document['notes']) - SHOWN} more notes (see --json)")
 

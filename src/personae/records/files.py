@@ -42,6 +42,8 @@ def read_bytes(path: Path, *, limit: int = MAX_BYTES) -> bytes:
 
 @contextlib.contextmanager
 def _opened(path: Path, limit: int) -> Iterator[IO[bytes]]:
+    if "\0" in str(path):  # a ValueError to Python
+        raise InputError("no file can have such a name", path=path, mend="Check the path")
     try:
         size = path.stat().st_size
         if size > limit:
