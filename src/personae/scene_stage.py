@@ -15,7 +15,7 @@ from personae.journal.client import Plan
 from personae.judging.writers import Comparison, summarise
 from personae.models.registry import Registry
 from personae.records import Character, Language, Record, content_hash
-from personae.records.files import files_of, write_atomically
+from personae.records.files import write_atomically
 from personae.records.language import written_in
 from personae.records.scene import Origin
 from personae.session import Options, new_manifest, open_run
@@ -42,7 +42,6 @@ REJECTED = "rejected.jsonl"
 COMPARISON_ROWS = "comparison.jsonl"
 COMPARISON = "comparison.json"
 
-CARD_ENDINGS = (".json", ".png", ".apng", ".charx")
 STRANGER: Mapping[Language, str] = {"en": "someone", "zh": "某人"}  # for {{user}} of a card
 MOST_TOLD = 6_000  # characters of a card's description that a writer is given
 
@@ -145,20 +144,11 @@ _Person = tuple[str, Member, Language]
 
 
 def _cards(folder: Path, beside: Path) -> list[_Person]:
-    from personae.characters.card import read_character
+    from personae.characters.importers import characters_of
 
-    root = Path(os.path.realpath(folder))
-    files = sorted({f for ending in CARD_ENDINGS for f in files_of(folder, ending, root)})
-    if not files:
-        raise InputError(
-            f"holds no card (no {', '.join(CARD_ENDINGS)} file)",
-            path=folder,
-            mend="Give a folder of character cards",
-        )
     seen: dict[str, Path] = {}
     people = []
-    for file in files:
-        character = read_character(file)
+    for file, character in characters_of(folder):
         name = character.name.strip()
         if name in seen:
             raise InputError(

@@ -172,20 +172,29 @@ def is_card_file(path: Path) -> bool:
 
 
 def read_characters(path: Path) -> tuple[tuple[Path, Character], ...]:
-    """A card, or all cards of a folder in the order of their names, each with its file.
+    """A card, or all cards of a folder (`characters_of`), each with its file.
 
     Raises:
-        InputError: a file cannot be read as a card (nothing is left out in silence), or the folder
-            has none.
+        InputError: as `characters_of`.
     """
     if not os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises without permission)
         return ((path, read_character(path)),)
-    root = Path(os.path.realpath(path))
-    files = sorted({file for ending in CARD_ENDINGS for file in files_of(path, ending, root)})
+    return characters_of(path)
+
+
+def characters_of(folder: Path) -> tuple[tuple[Path, Character], ...]:
+    """All cards of a folder in the order of their names, each with its file.
+
+    Raises:
+        InputError: a file cannot be read as a card (nothing is left out in silence), the folder
+            has none, or there is no such folder.
+    """
+    root = Path(os.path.realpath(folder))
+    files = sorted({file for ending in CARD_ENDINGS for file in files_of(folder, ending, root)})
     if not files:
         raise InputError(
             f"holds no card (no {', '.join(CARD_ENDINGS)} file)",
-            path=path,
+            path=folder,
             mend="Give a folder of character cards",
         )
     return tuple((file, read_character(file)) for file in files)
