@@ -1,8 +1,8 @@
-"""The demo: two characters interviewed, judged, lifted and audited, all by one model.
+"""The demo: two characters interviewed, judged, lifted and put into a scene, all by one model.
 
 One character's questions are built live, and what a small examiner could not write is shown as a
-shortfall; the other's come from the benchmark file that ships with the package. Nothing else is
-canned.
+shortfall; the other's come from the benchmark file that ships with the package, and so does what
+the scene begins with. Nothing else is canned.
 """
 
 from __future__ import annotations
@@ -33,9 +33,20 @@ from personae.judging.judge import JUDGE_SAMPLING
 from personae.judging.lift import PREFIX, is_lift
 from personae.judging.rubrics import rubric_hash
 from personae.models.registry import Registry
+from personae.play_stage import play_in
 from personae.records import Benchmark
-from personae.session import BENCHMARK, RESULTS, Options, new_manifest, open_run
+from personae.session import (
+    BENCHMARK,
+    RESULTS,
+    Options,
+    new_manifest,
+    open_run,
+    prompt_hashes,
+)
 from personae.stages import Evaluated, evaluate_in, seeded
+from personae.world.engine import PERSONAE_SAMPLING, PlayPlan
+from personae.world.memory import MemoryStream
+from personae.world.scene_file import read_scenes
 
 AUDIT_GROUPS = (*WORSE, *ORDERS)
 ENVIRONMENTS_OFFERED = 12
@@ -43,6 +54,9 @@ ENVIRONMENTS_OFFERED = 12
 SHORT = 72
 EXAMPLE = 40
 """Tokens of an answer, and of an example: the demo has to end within minutes on two cores."""
+VERDICT = 96
+TURN = 128
+"""Tokens of a verdict, and of what a character or the narrator says in the scene."""
 
 
 async def demo(
@@ -53,7 +67,7 @@ async def demo(
     options: Options | None = None,
     registry: Registry | None = None,
 ) -> Evaluated:
-    """Two characters x five tasks x one question, by one model in every role (`personae demo`).
+    """Two characters x five tasks x one question and a scene, by one model in every role.
 
     Raises:
         StoppedEarlyError: a cap or Ctrl-C; call again to go on.
@@ -64,6 +78,8 @@ async def demo(
         shipped = read_benchmark(path)
     with demo_file("demo_personas.txt") as path:
         people = read_personas(path)
+    with demo_file("demo_scene.jsonl") as path:
+        scenes = read_scenes(path)
     pool = load_environments("en")
     plan = BuildPlan(
         examiner=model,
@@ -74,7 +90,11 @@ async def demo(
     )
     writer = seeded(EXEMPLAR_SAMPLING, seed).model_copy(update={"max_tokens": 5 * EXAMPLE})
     answering = seeded(ANSWER_SAMPLING, seed).model_copy(update={"max_tokens": SHORT})
-    judging = seeded(JUDGE_SAMPLING, seed).model_copy(update={"max_tokens": 2 * SHORT})
+    judging = seeded(JUDGE_SAMPLING, seed).model_copy(update={"max_tokens": VERDICT})
+    acting = {
+        role: seeded(how, seed).model_copy(update={"max_tokens": TURN})
+        for role, how in PERSONAE_SAMPLING.items()
+    }
     lift = PREFIX + model
     manifest = new_manifest(
         "demo",
@@ -85,15 +105,20 @@ async def demo(
             "judge": judging.to_dict(),
             "examiner": plan.sampling.to_dict(),
             "exemplars": writer.to_dict(),
+            **{f"scene {role}": how.to_dict() for role, how in acting.items()},
         },
         arguments={"model": model, "cwd": str(Path.cwd())},
         rubric_hash=rubric_hash("en"),
-        made_from=(shipped.hash,),
+        made_from=(shipped.hash, *(scene.hash for scene in scenes)),
         notes=(
             f"{shipped.personas[0].description} - this character's questions and examples come "
             "from the benchmark file that ships with the package (data/demo/demo_benchmark.jsonl); "
+            "the scene's beginning comes from data/demo/demo_scene.jsonl; "
             "everything else on this page was written by the model just now.",
         ),
+    )
+    manifest = manifest.model_copy(
+        update={"prompts": {**manifest.prompts, **prompt_hashes("en", "world")}}
     )
     async with open_run(out, manifest, options, registry=registry) as run:
         watcher = options.watcher
@@ -107,6 +132,14 @@ async def demo(
         if options.live:
             write_benchmark(bench, out / BENCHMARK)
         rows = await evaluate_in(run, bench, what)
+        scene = PlayPlan(
+            characters=lambda _name, _now: model,
+            narrator=lambda _now: model,
+            rounds=1,
+            sampling=acting,
+            memory=lambda: MemoryStream("en"),
+        )
+        await play_in(run, scenes, scene, {})
         # The judge of verdicts, on the answers just given, against the groups that decide.
         found = answers_of_results(rows, bench, out / RESULTS)
         own = choose(found.answers, LEAST_PAIRS, seed)

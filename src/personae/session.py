@@ -204,11 +204,14 @@ def new_manifest(
             "python": platform.python_version(),
             **fingerprints(models),
         },
-        prompts={
-            f"{language}/{name}": prompt_hash(name, language) for name in names(language, room)
-        },
+        prompts=prompt_hashes(language, room),
         **fields,
     )
+
+
+def prompt_hashes(language: Language, room: str) -> dict[str, str]:
+    """The hash of every prompt of a room, by `language/name`."""
+    return {f"{language}/{name}": prompt_hash(name, language) for name in names(language, room)}
 
 
 def repair_messages(language: Language) -> Callable[[Call, str, str], tuple[Message, ...]]:
