@@ -118,6 +118,12 @@ def test_what_differs_between_runs_beside_the_model_is_said(tmp_path: Path) -> N
     assert set(report(one, two).caveats) == {"narrators", "rounds"}
 
 
+def test_a_branch_is_said_to_be_one(tmp_path: Path) -> None:
+    arguments = {"rounds": 2, "branch": {"from_round": 2}}
+    run = play_run(tmp_path / "run", four_scenes(), arguments=arguments)
+    assert report(run).caveats == ("branches",)
+
+
 def test_plays_that_nobody_rated_have_no_score_and_no_zero(tmp_path: Path) -> None:
     data = report(play_run(tmp_path / "run", four_scenes()))
     assert data.trust == "unrated"

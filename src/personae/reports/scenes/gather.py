@@ -241,6 +241,8 @@ def _caveats(runs: Sequence[RatedRun], manifests: Sequence[Manifest]) -> Iterato
         yield "protocols"
     if len({manifest.arguments.get("rounds") for manifest in manifests}) > 1:
         yield "rounds"
+    if any(manifest.arguments.get("branch") for manifest in manifests):
+        yield "branches"
     rated = {one.run for one in runs if any(kind_of(row) == "characters" for row in one.rows)}
     if rated and len(rated) < len(runs):
         yield "some_unrated"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from personae.judging.metrics import METRICS
+from personae.judging.trajectory_pairs import SceneDifference
 from personae.judging.trajectory_scores import AVERAGE, JudgeAgreement, kind_of
 from personae.records import Estimate, Language, RatingRow
 from personae.reports.language import Words, clean, one_line
@@ -79,8 +80,7 @@ def print_plays(data: PlaysReport, console: Console, language: Language = "en") 
             rows.append((words("scenes_n"), *(words.count(m.scores.n) for m in part)))
             rows.append((words(lost), *(words.share(m.scores.acts_missing) for m in part)))
             console.print(plain_table(["", *(m.label for m in part)], rows))
-    if data.differences:
-        console.print(_differences(data, words))
+    _print_differences(data, console, words)
     _print_agreement(data, console, words)
     _print_worst(data, console, words)
     if data.lost:
@@ -119,20 +119,27 @@ def print_plays(data: PlaysReport, console: Console, language: Language = "en") 
         console.print(Text(clean(note)))
 
 
-def _differences(data: PlaysReport, words: Words) -> Table:
-    return plain_table(
-        [words(h) for h in ("difference", "of_what", "mean", "scenes_n")],
-        [
-            (
-                f"{d.model} − {d.other}",
-                metric_name(d.metric, words.language),
-                _cell(words, d.estimate, signed=True),
-                str(d.estimate.n),
+def _print_differences(data: PlaysReport, console: Console, words: Words) -> None:
+    from rich.text import Text
+
+    pairs: dict[tuple[str, str, str], list[SceneDifference]] = defaultdict(list)
+    for one in data.differences:
+        pairs[one.model, one.other, one.lang].append(one)
+    for (model, other, _), lines in pairs.items():
+        console.print(Text(clean(f"{model} − {other}"), style="bold"))
+        console.print(
+            plain_table(
+                [words(h) for h in ("of_what", "mean", "scenes_n")],
+                [
+                    (
+                        metric_name(d.metric, words.language),
+                        _cell(words, d.estimate, signed=True),
+                        str(d.estimate.n),
+                    )
+                    for d in lines
+                ],
             )
-            for d in data.differences
-        ],
-        left=2,
-    )
+        )
 
 
 def _print_agreement(data: PlaysReport, console: Console, words: Words) -> None:
