@@ -269,9 +269,15 @@ def _judges(rated: Sequence[RatedRun], audits: Sequence[Audit]) -> list[dict[str
 
 
 def _costs(rated: Sequence[RatedRun], prices: Prices) -> dict[str, Any]:
-    """Tokens and money of characters, narrator and judges, in all and in the mean over plays."""
+    """Tokens and money of characters, narrator and judges, in all and in the mean over plays.
+
+    Where a journal is gone, they are unknown.
+    """
     plays = sum(len(one.plays) for one in rated)
     lines: dict[str, list[UsageLine]] = {"characters": [], "narrator": [], "judges": []}
+    plays_known = all((one.run / JOURNAL).is_file() for one in rated)
+    judges_known = all((f / JOURNAL).is_file() for one in rated for f in one.ratings)
+    known = {"characters": plays_known, "narrator": plays_known, "judges": judges_known}
     roles: Mapping[str, Kind] = {"character": "characters", "narrator": "narrator"}
     for one in rated:
         for line in _usage(one.run, prices):
@@ -284,7 +290,7 @@ def _costs(rated: Sequence[RatedRun], prices: Prices) -> dict[str, Any]:
     return {
         part: {
             "calls": sum(line.calls for line in some),
-            **(whole := total_cost(some)).to_dict(),
+            **(whole := total_cost(some) if known[part] else Cost()).to_dict(),
             "per_play": _share(whole, plays),
             "models": [line.to_dict() for line in some],
         }

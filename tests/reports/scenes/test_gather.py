@@ -7,8 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from personae import rate_stage
 from personae.errors import InputError, UsageError
 from personae.judging.trajectory_scores import AVERAGE
+from personae.play_stage import play_scenes
 from personae.reports.scenes import are_play_runs
 from tests.judging.plays import a_play, a_scene
 
@@ -22,6 +24,8 @@ from .sample import (
     rate,
     report,
 )
+
+WORLD = f"scripted:{Path(__file__).parents[2] / 'scripts' / 'world.py'}"
 
 
 def test_a_models_score_is_the_mean_over_scenes_of_the_mean_over_characters(tmp_path: Path) -> None:
@@ -186,6 +190,29 @@ def test_missing_acts_and_refused_replies_are_counted_by_model(tmp_path: Path) -
         ("act", "timeout", 1),
         ("influence", "refused", 1),
     ]
+
+
+def test_what_a_run_without_its_journal_cost_is_unknown(tmp_path: Path) -> None:
+    data = report(a_rated_run(tmp_path / "run"))
+    assert data.cost.tokens_in is None
+    for part in data.scenes["cost"].values():
+        assert (part["usd"], part["tokens_in"], part["per_play"]["usd"]) == (None, None, None)
+
+
+async def test_calls_and_tokens_are_those_of_the_journals_of_plays_and_ratings(
+    tmp_path: Path,
+) -> None:
+    run = tmp_path / "run"
+    await play_scenes([a_scene()], run, WORLD, WORLD, rounds=1)
+    await rate_stage.rate(run, [WORLD])
+    data = report(run)
+    parts = data.scenes["cost"]
+    assert parts["judges"]["calls"] == 2 * 8  # two characters: a critique and seven metrics
+    assert data.calls.made == sum(part["calls"] for part in parts.values())
+    assert data.cost.tokens_in == sum(part["tokens_in"] for part in parts.values())
+    assert data.cost.usd == 0  # scripted models are free
+    assert data.trust == "none"
+    assert len(data.rows) == 2 * 7
 
 
 def test_a_rating_is_no_run_of_its_own_and_the_mend_names_its_play(tmp_path: Path) -> None:

@@ -193,7 +193,7 @@ def test_plays_that_nobody_rated_come_first_and_say_how_to_have_them_rated(tmp_p
     assert f"personae rate {run} --judge MODEL" in page.text
     assert html.index('id="plays"') < html.index('id="failures"')
     assert 'id="scores"' not in html
-    assert "0.00" not in page.text.replace("$0.00", "")
+    assert "0.00" not in page.text.replace("$0.00", "")  # no rating has cost nothing
 
 
 def test_the_first_scripts_are_open_and_the_others_folded(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from personae.judging.trajectory_pairs import SceneDifference, scene_differences
 from personae.judging.trajectory_scores import Ratings, kind_of
 from personae.play_stage import PLAYS, read_plays
 from personae.records import Audit, Manifest, Prices
-from personae.reports.data import CallCounts, FailureCount, UsageLine
+from personae.reports.data import CallCounts, Cost, FailureCount, UsageLine
 from personae.reports.gather import (
     audits_beside,
     find_audit,
@@ -111,7 +111,7 @@ def gather_plays(
             reused=sum(one.calls.reused for one in spent),
             failed=sum(one.calls.failed for one in spent),
         ),
-        cost=total_cost(usage),
+        cost=total_cost(usage) if all(one.known for one in spent) else Cost(),
         usage=usage,
         failures=tuple(failure for one in spent for failure in one.failures),
         wall_seconds=seconds or None,
@@ -144,9 +144,10 @@ def _folders(runs: Sequence[RatedRun]) -> Iterator[Path]:
 
 
 class _Spent:
-    """What one run directory used."""
+    """What one run directory used; `known` is False where its journal is gone."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, known: bool) -> None:
+        self.known = known
         self.usage: list[UsageLine] = []
         self.failures: list[FailureCount] = []
         self.calls = CallCounts()
@@ -154,8 +155,8 @@ class _Spent:
 
 
 def _spent(folder: Path, prices: Prices) -> _Spent:
-    found = _Spent()
-    if not (folder / JOURNAL).is_file():
+    found = _Spent(known=(folder / JOURNAL).is_file())
+    if not found.known:
         return found
     with Journal(folder / JOURNAL, read_only=True) as journal:
         total, failed = journal.totals(), journal.failures()
