@@ -66,6 +66,12 @@ CASES: list[tuple[dict[str, Any], str, str, str]] = [
     (v3(description="", personality=""), "hint", "data.description", "nothing describes"),
     (v3(description="word " * 2000), "hint", "the card", "every prompt holds"),
     (v3(nickname=" "), "hint", "data.nickname", "blank"),
+    (
+        v3(extensions={"depth_prompt": {"prompt": "Be brief.", "depth": 4, "role": "system"}}),
+        "hint",
+        "extensions.depth_prompt",
+        "reaches no prompt",
+    ),
     (v3(creator_notes_multilingual={"zh-CN": "x"}), "error", "multilingual", "ISO 639-1"),
     (v3(extensions={"personae": {"voice": 3}}), "error", "data.extensions.personae", "voice"),
     (

@@ -214,6 +214,16 @@ def test_a_hostile_pattern_neither_matches_nor_breaks(pattern: str):
     assert a.fired == ()
 
 
+@pytest.mark.parametrize(
+    "name",
+    ["probability", "scan_depth", "depth", "position", "role", "delay_until_recursion",
+     "selectiveLogic"],
+)  # fmt: skip
+@pytest.mark.parametrize("value", [10**400, -(10**400), float("inf"), float("nan"), "7", [], {}])
+def test_an_extension_that_is_no_number_of_use_is_as_though_it_were_not_there(name, value):
+    assert fired(tavern("a", **{name: value}), "a") == [0]
+
+
 def test_a_book_has_so_many_patterns_and_no_more():
     many = [entry(f"/x{n};/", use_regex=True) for n in range(MAX_PATTERNS + 2)]
     a = activation(book(*many), f"x0; x{MAX_PATTERNS + 1};")

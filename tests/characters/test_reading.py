@@ -335,6 +335,7 @@ def test_a_key_that_stands_twice_is_said_and_the_last_one_read() -> None:
         ('{"a": NaN}', "NaN"),
         ('{"a": -Infinity}', "Infinity"),
         ("9" * 5000, "too large"),
+        ("9" * 400, "too large"),
         ('{"a": }', "line 1, column 7"),
         ("", "not JSON"),
         ("," * (MAX_PARTS + 1), "parts"),

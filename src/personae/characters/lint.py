@@ -251,6 +251,11 @@ def _texts(character: Character) -> Iterator[Finding]:
     for place, greeting in greetings.items():
         if _LINE_OF_USER.search(greeting) or _SAYS_USER.search(greeting):
             yield _hint(place, "speaks or acts for {{user}}; the model will go on to do so")
+    note = character.extensions.get("depth_prompt")
+    if isinstance(note, dict) and str(note.get("prompt") or "").strip():
+        yield _hint(
+            f"{prefix}extensions.depth_prompt", "SillyTavern's note is kept and reaches no prompt"
+        )
     yield from _examples(character, f"{prefix}mes_example")
     texts = {f"{prefix}{name}": getattr(character, name) for name in _FILLED} | greetings
     for n, entry in enumerate(character.character_book.entries if character.character_book else ()):

@@ -523,9 +523,12 @@ def _within_budgets(
 
 def _real(value: Any, otherwise: float | None = None) -> Any:
     """The value if it is a finite number; a stranger's extension may hold anything."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
-        return value
-    return otherwise
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return otherwise
+    try:
+        return value if math.isfinite(value) else otherwise
+    except OverflowError:  # a whole number beyond a double
+        return otherwise
 
 
 def _whole(value: Any) -> int | None:

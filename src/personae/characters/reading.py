@@ -124,6 +124,12 @@ def parse_json(text: str, *, path: object, place: str = "", twice: list[str] | N
             raise refused(f"the number {digits[:20]} is too large")
         return value
 
+    def whole(digits: str) -> int:
+        value = int(digits)
+        if not _finite(value):
+            raise refused(f"the number {digits[:20]} is too large")
+        return value
+
     def noted(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         made = dict(pairs)
         if twice is not None and len(made) != len(pairs):
@@ -136,6 +142,7 @@ def parse_json(text: str, *, path: object, place: str = "", twice: list[str] | N
             text,
             parse_constant=no_constant,
             parse_float=finite,
+            parse_int=whole,
             object_pairs_hook=None if twice is None else noted,
         )
     except json.JSONDecodeError as error:
@@ -345,8 +352,8 @@ class _Reader:
 def _finite(value: float) -> bool:
     try:
         return math.isfinite(value)
-    except OverflowError:
-        return True
+    except OverflowError:  # a whole number beyond a double
+        return False
 
 
 def _kind(value: Any) -> str:

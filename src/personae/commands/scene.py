@@ -192,7 +192,8 @@ def _write_scenes(args: argparse.Namespace) -> int:
             soft_wrap=True,
         )
         if written.rejected:
-            console.print(f"  what was rejected, and why: {done.run / REJECTED}", soft_wrap=True)
+            line = f"  what was rejected, and why: {done.run / REJECTED}"
+            console.print(line, markup=False, soft_wrap=True)
 
     show_document(args, document, show)
     return 0 if written.scenes else 1
