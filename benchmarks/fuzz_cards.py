@@ -2,8 +2,8 @@
 
     .venv/bin/python benchmarks/fuzz_cards.py [--n 10000] [--seed 0]
 
-Every card is read; one that can be read is linted and written in every version and kind of file,
-and what was written is read again. Only an error of ours (`InputError`, `OutputError`) may come
+Every card is read; one that can be read is linted, shown, made into prompt texts and a persona, and
+written in every version and kind of file, and what was written is read again. Only an error of ours (`InputError`, `OutputError`) may come
 out of that, nothing may be written outside of the target folder, and nothing may be left behind.
 Prints a table; exit code 1 if anything else happened.
 """
@@ -35,7 +35,8 @@ from typing import Any
 from personae.characters.card import read_card
 from personae.characters.convert import Target, write_card
 from personae.characters.lint import lint
-from personae.characters.macros import expand
+from personae.characters.prompt import persona_line, profile
+from personae.characters.summary import summary
 from personae.errors import InputError, OutputError
 
 Make = Callable[[random.Random], bytes]
@@ -103,7 +104,7 @@ CARD: dict[str, Any] = {
     },
 }
 ODD: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1.5, 1e308, 10**30, "", " ", "x", "\0", "\x1b[31m", "\u202e", "\ud800",
+    None, True, False, 0, -1, 1.5, 1e308, 10**30, 10**400, "", " ", "x", "\0", "\x1b[31m", "\u202e", "\ud800",
     "../../etc/passwd", "/abs", "C:\\x", "a" * 5000, "{{" * 500, "{{reverse:" * 200, "(a+)+$", "[",
     "@@" * 300, "@@depth x\n@@@role\n", [], {}, [[]], {"": {}}, [None], ["", 0, None], "embeded://../x",
     "data:image/png;base64,!!", "__asset:../../x", [{}], {"0": {}}, "%s%n", "<script>", "＜START＞",
@@ -401,8 +402,16 @@ def trial(path: Path, target: Path, tally: Tally) -> None:
     tally.read += 1
     lint(card)
     character = card.character
-    for text in (character.description, character.first_mes, character.mes_example):
-        expand(text, char=character.called, user="Sam", seed=1)
+    summary(card, path)
+    try:  # all that a prompt may say of it, its lorebook woken by its own texts
+        heard = (character.description, character.first_mes, character.mes_example)
+        profile(
+            character, language="en", user="Sam", seed=1, heard=heard, turn=1, before=(),
+            greeting_index=0,
+        )  # fmt: skip
+        persona_line(character)
+    except InputError as error:
+        tally.reasons[f"prompt: {error.what[:32]}"] += 1
     for name, to in OUTPUTS:
         out = target / name
         try:
