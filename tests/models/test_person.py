@@ -265,8 +265,7 @@ async def test_an_interrupted_question_ends_at_once_and_no_other_is_asked() -> N
         with pytest.raises(StoppedEarlyError, match="interrupted"):
             await task
     assert shown.getvalue().count("> ") == 1
-    os.close(end)
-    os.close(source)
+    os.close(end)  # `source` stays open: the thread may not have come to read from it yet
 
 
 async def test_one_question_at_a_time_and_what_is_said_meanwhile_waits() -> None:
