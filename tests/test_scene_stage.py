@@ -356,6 +356,23 @@ def test_the_language_of_a_cast_is_that_of_most_cards(tmp_path: Path):
     assert read_stuff(tmp_path / "s.jsonl", None, folder, language="en").language == "en"
 
 
+def test_a_comparison_says_that_a_cast_has_fewer_groups_than_were_asked_for(tmp_path: Path, capsys):
+    folder = a_cast(tmp_path / "cards", "Ada", "Alice", "Bo")  # three pairs and a three
+    args = (
+        "scene", "write", "--cast", folder, "--compare", "--writer", SCENES, "--reviewer", SCENES,
+        "--out", tmp_path / "c.jsonl", "--n",
+    )  # fmt: skip
+    assert run_of(*args, 5, "--json") == 0
+    found = document(capsys)
+    assert (found["shortfall"]["wanted"], found["shortfall"]["got"]) == (5, 4)
+    assert found["scenes"] == 8
+    assert run_of(*args, 5) == 0
+    assert "4 of 5 sources: the cast has no more groups." in capsys.readouterr().out
+    args = (*args[:-2], tmp_path / "d.jsonl", "--n")
+    assert run_of(*args, 4, "--json") == 0
+    assert document(capsys)["shortfall"] is None
+
+
 async def test_a_comparison_needs_different_writers(tmp_path: Path):
     with pytest.raises(UsageError, match="each once"):
         await compare(tmp_path / "s.jsonl", ["a", "a"], "r", 1)

@@ -14,7 +14,7 @@ from personae.errors import InputError, UsageError
 from personae.journal.client import Plan
 from personae.judging.writers import Comparison, summarise
 from personae.models.registry import Registry
-from personae.records import Character, Language, Record, content_hash
+from personae.records import Character, Language, Record, Shortfall, content_hash
 from personae.records.files import write_atomically
 from personae.records.language import written_in
 from personae.records.scene import Origin
@@ -59,11 +59,16 @@ class WroteScenes:
 
 @dataclass(frozen=True)
 class ComparedWriters:
-    """What `compare` leaves; `scenes` were delivered, by whomever."""
+    """What `compare` leaves; `scenes` were delivered, by whomever.
+
+    Attributes:
+        shortfall: of sources, where book or cast has fewer than were asked for.
+    """
 
     path: Path
     run: Path
     scenes: int
+    shortfall: Shortfall | None
     comparison: Comparison
     plan: Plan | None
 
@@ -347,6 +352,10 @@ async def compare(
         made_from=stuff.made_from,
     )
     sources = stuff.supply().next(units)
+    short = None
+    if len(sources) < units:
+        cause = "the cast has no more groups" if book is None else "the book has no more passages"
+        short = Shortfall(what="sources", wanted=units, got=len(sources), cause=cause)
     origins: tuple[Origin, ...] = ("generated",) if book is None else ("extracted", "generated")
     path = run_beside(out)
     async with open_run(path, manifest, options, registry=registry) as run:
@@ -366,7 +375,7 @@ async def compare(
             write_atomically(path / COMPARISON, text + "\n")
         if not run.dry and found.scenes:
             write_scenes(found.scenes, out)
-        return ComparedWriters(out, path, len(found.scenes), comparison, run.plan)
+        return ComparedWriters(out, path, len(found.scenes), short, comparison, run.plan)
 
 
 def _check(wanted: int, max_rounds: int, threshold: float) -> None:

@@ -217,11 +217,12 @@ def _compare_writers(args: argparse.Namespace) -> int:
     )
     if done.plan is not None:
         return show_plan(args, done.plan)
-    found = done.comparison
+    found, short = done.comparison, done.shortfall
     document = {
         **found.to_dict(),
         "path": str(done.path),
         "scenes": done.scenes,
+        "shortfall": None if short is None else short.to_dict(),
         "run": str(done.run),
     }
 
@@ -233,6 +234,8 @@ def _compare_writers(args: argparse.Namespace) -> int:
             ):
                 of_origin = [row for row in rows if row.origin == origin]
                 _print_criteria(console, f"{origin.capitalize()} scenes: {title}", of_origin)
+        if short is not None:
+            console.print(f"{short.got} of {short.wanted} sources: {short.cause}.")
         console.print(
             f"Scored by {found.reviewer}; 95 % intervals over sources. A writer directs and "
             "reviews itself within the three stages.",
