@@ -37,7 +37,7 @@ FEATURES = (
 )  # fmt: skip
 """What a route is judged by; see `Router.evidence`."""
 FALSE_ACCEPT = 0.10
-LOST = 0.05
+LOST = 0.02
 RIDGE = 1.0
 FOLDS = 8
 

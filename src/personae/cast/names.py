@@ -12,7 +12,7 @@ import tomllib
 import unicodedata
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from itertools import pairwise
@@ -96,6 +96,7 @@ class Target:
         bare: it stands like a name (no article; in Chinese nothing that describes).
         proper: it is written or built like a name.
         switch: the words before it ask for another role in the middle of a dialogue.
+        starts: tokens at which a phrase of this kind begins, this one or one of another sentence.
         start, end: tokens that the phrase spans, without what follows its head.
     """
 
@@ -105,6 +106,7 @@ class Target:
     bare: bool = False
     proper: bool = False
     switch: bool = False
+    starts: frozenset[int] = frozenset()
     start: int = -1
     end: int = -1
 
@@ -197,7 +199,7 @@ class NameBook:
                 if len(joined) == len(key) >= 3 and off == 1:
                     best = min(best or (9, "", False), (1, role, len(key) >= 4))
                 continue
-            spelt = wanted[: len(key)]
+            spelt = wanted
             if len(spelt) != len(key):
                 continue
             if any(abs(len(a) - len(b)) > _allowed(b) for a, b in zip(spelt, key, strict=True)):
@@ -231,12 +233,12 @@ class NameBook:
     def _addressed(
         self, text: str, found: Sequence[Token], at: int, end: int, target: Target
     ) -> bool:
-        if target.start >= 0 and at <= target.start < end:
+        if any(at <= start < end for start in (target.start, *target.starts)):
             return True
         first = at
         while first and found[first - 1].low in words("en")["title"]:
             first -= 1
-        if target.start == first:
+        if first in target.starts or first == target.start:
             return True
         before = text[: found[first].start].rstrip(" " + _QUOTES)
         last = end
@@ -341,14 +343,40 @@ def target_of(text: str, found: Sequence[Token], language: Language) -> Target:
 
 def _english(text: str, found: Sequence[Token]) -> Target:
     known = words("en")
-    best = Target()
-    for begin, end in _clauses(text, found):
-        here = _english_clause(text, found[begin:end], begin, known)
-        if here.start >= 0:
-            best = here
-            if here.switch:
-                break
-    return best
+    wanted = [
+        one
+        for begin, end in _clauses(text, found)
+        for one in (_english_clause(text, found[begin:end], begin, known),)
+        if one.start >= 0
+    ]
+    if not wanted:
+        return _called(text, found)
+    first = next((one for one in wanted if one.switch), None) or next(
+        (one for one in wanted if one.proper), wanted[0]
+    )
+    return replace(first, starts=frozenset(one.start for one in wanted))
+
+
+def _called(text: str, found: Sequence[Token]) -> Target:
+    """Somebody who is addressed by a name at the beginning: "Mycroft Holmes, answer me"."""
+    known = words("en")
+    end = 0
+    while end < len(found) and found[end].capital:
+        end += 1
+        if end == len(found) or text[found[end - 1].end : found[end].start].strip(_QUOTES + " ."):
+            break
+    after = text[found[end - 1].end : found[end].start] if 0 < end < len(found) else ""
+    if not _CLAUSE_END.match(after) or found[0].low in known["question"] | known["lead"]:
+        return Target()
+    return Target(
+        text=text[found[0].start : found[end - 1].end],
+        head=(found[end - 1].low,),
+        modifiers=tuple(t.low for t in found[:end]),
+        bare=True,
+        proper=True,
+        start=0,
+        end=end,
+    )
 
 
 def _head(content: Sequence[Token], vague: frozenset[str]) -> tuple[str, ...]:
@@ -458,6 +486,10 @@ def _chinese(text: str, found: Sequence[Token]) -> Target:
             start=token,
             end=token + len(tokens(phrase)),
         )
+    called = re.match(rf"([{HAN}·]{{2,12}}?)(?:{_longest_first('zh', 'title')})?[，、！]", text)
+    if called and (_surnamed(called[1]) or "·" in called[1]):
+        size = len(tokens(called[1]))
+        return Target(text=called[1], bare=True, proper=True, start=0, end=size)
     return Target()
 
 

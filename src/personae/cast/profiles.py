@@ -64,7 +64,7 @@ def identity_of(character: Character) -> tuple[str, ...]:
 def kin_of(character: Character) -> tuple[str, ...]:
     """What a card calls others: the keys of lore about people, and words beside their names.
 
-    "Mrs Hudson, the landlady", "his friend and chronicler Dr. John Watson".
+    "Mrs Hudson, the landlady", "his friend and chronicler Dr. John Watson", 三师弟沙僧.
     """
     own = {stem(word) for name in (character.name, character.called) for word in terms_of(name)}
     found: list[str] = []
@@ -79,6 +79,8 @@ def kin_of(character: Character) -> tuple[str, ...]:
         name, one, two = match["name"] or match["name2"], match["after"], match["before"]
         if not own & set(terms_of(name)):
             found.append(one or two)
+    relations = "|".join(map(re.escape, words("zh")["relation"]))
+    found += re.findall(rf"[大二三]?(?:{relations})(?=[{HAN}]{{2,3}})", character.description)
     return tuple(dict.fromkeys(found))
 
 

@@ -22,6 +22,8 @@ import numpy as np
 from pydantic import Field
 
 from personae.cast.calibrate import (
+    FALSE_ACCEPT,
+    LOST,
     Calibration,
     Example,
     check_features,
@@ -220,7 +222,7 @@ class Router:
             return named
         if previous is not None and not target.switch:
             return _certain(previous, by="dialogue")
-        misspelt = self._misspelt(target)
+        misspelt = self._misspelt(text, found, target)
         if misspelt is not None:
             return misspelt
         judged = self._by_profile(text, found, target, language)
@@ -255,7 +257,7 @@ class Router:
         return self._evidence(text, found, target_of(text, found, language), language)
 
     def calibrated(
-        self, examples: Sequence[Example], *, false_accept: float = 0.10, lost: float = 0.05
+        self, examples: Sequence[Example], *, false_accept: float = FALSE_ACCEPT, lost: float = LOST
     ) -> Router:
         """The same router with a decision fitted to `implied` and `unknown` examples.
 
@@ -315,9 +317,12 @@ class Router:
             return True  # "the poet Li Qingzhao"; but "ever met Ada Lovelace" asks for nobody
         return bool(_CALLED.search(text[: found[mention.start].start]))
 
-    def _misspelt(self, target: Target) -> Routed | None:
-        near = self._names.nearest(target.text) if target.bare else None
-        if near is None or target.text in self._text:  # 诸葛瑾 is a brother, not a slip
+    def _misspelt(self, text: str, found: Sequence[Token], target: Target) -> Routed | None:
+        if not target.bare or target.end <= target.start:
+            return None
+        spelt = text[found[target.start].start : found[target.end - 1].end]
+        near = self._names.nearest(spelt)
+        if near is None or spelt in self._text:  # 诸葛瑾 is a brother, not a slip
             return None
         role, certain = near
         return Routed(
@@ -343,6 +348,8 @@ class Router:
         decision: Literal["accept", "ask", "reject"] = (
             "reject" if nothing or score <= ask else "accept" if score > accept else "ask"
         )
+        if decision == "accept" and target.start < 0:
+            decision = "ask"  # it speaks of somebody's world, and asks for nobody
         return Routed(
             decision=decision,
             role=None if decision == "reject" else seen.role,
