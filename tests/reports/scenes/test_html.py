@@ -150,6 +150,14 @@ def test_narrators_are_said_to_be_rated_by_judges_nobody_audited(tmp_path: Path)
     assert "Quantity 3.00 [3.00, 3.00]" in page.text
 
 
+def test_where_only_narrators_were_rated_the_page_says_so(tmp_path: Path) -> None:
+    run = play_run(tmp_path / "run", four_scenes())
+    rate(run, four_scenes(), kind="narrator", score=lambda _c, _m: 3)
+    page = Page(render_plays(report(run)))
+    assert "Only narrators have been rated: the characters have no scores." in page.text
+    assert "Quantity 3.00 [3.00, 3.00]" in page.text
+
+
 def test_a_script_reads_as_one(tmp_path: Path) -> None:
     page = Page(render_plays(report(play_run(tmp_path / "run", [an_eventful_play()]))))
     for said in (
@@ -194,6 +202,17 @@ def test_plays_that_nobody_rated_come_first_and_say_how_to_have_them_rated(tmp_p
     assert html.index('id="plays"') < html.index('id="failures"')
     assert 'id="scores"' not in html
     assert "0.00" not in page.text.replace("$0.00", "")  # no rating has cost nothing
+
+
+def test_a_run_or_a_rating_that_was_stopped_is_named_with_how_to_go_on(tmp_path: Path) -> None:
+    run = a_rated_run(tmp_path / "run")
+    (rating,) = (run / "ratings").iterdir()
+    for folder in (run, rating):
+        manifest = folder / "manifest.json"
+        manifest.write_text(manifest.read_text("utf-8").replace('"done"', '"stopped"'), "utf-8")
+    page = Page(render_plays(report(run)))
+    found = where(page, f"personae resume {run} ", f"personae resume {rating} ", "2.50 of 5")
+    assert found == sorted(found)
 
 
 def test_the_first_scripts_are_open_and_the_others_folded(tmp_path: Path) -> None:

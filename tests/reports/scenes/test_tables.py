@@ -82,14 +82,16 @@ def test_differences_between_runs_are_told(tmp_path: Path) -> None:
     assert "+1.00 [+1.00, +1.00] (missing 0.0%)" in text
 
 
-@pytest.mark.parametrize("text", [t for t in HOSTILE if t.isascii()])
+@pytest.mark.parametrize("text", HOSTILE)
 def test_no_text_of_a_model_is_markup_or_moves_the_cursor(tmp_path: Path, text: str) -> None:
     play = an_eventful_play(f"[red]{text}", player=f"[red]{text}", teller=text)
-    run = play_run(tmp_path / "run", [play])
+    run = play_run(tmp_path / "run", [play], notes=(text,))
     rate(run, [play], f"[b]{text}", lambda _c, _m: 1, critique=f"[red]{text}", reason=text)
     told = shown(report(run), width=400)
     assert "[red]" in told
-    assert not {"\x1b", "\x00"} & set(told)
+    assert "[b]" in told
+    assert not {"\x1b", "\x00", "\u202e"} & set(told)
+    told.encode("utf-8")
 
 
 def test_scores_are_a_line_a_scene_and_metric(tmp_path: Path) -> None:

@@ -141,6 +141,11 @@ class PlaysReport:
             return "unrated"
         return states.pop() if len(states) == 1 else "mixed"
 
+    @property
+    def warning(self) -> str:
+        """The key under `[scenes.trust]` of what stands before all scores."""
+        return "narrated" if self.trust == "unrated" and self.narrators else self.trust
+
     @cached_property
     def rows(self) -> tuple[RatingRow, ...]:
         """The rows of all ratings."""

@@ -463,11 +463,7 @@ def render_plays(data: PlaysReport, language: Language = "en") -> str:
             missing={(m.kind, m.model, m.lang): m for m in data.missing},
             few=min(counted, default=0),
             few_scenes=FEW_SCENES,
-            unfinished=[
-                (one.run, m.status)
-                for one, m in zip(data.runs, data.manifests, strict=True)
-                if m.status != "done"
-            ],
+            unfinished=list(_unfinished(data)),
             open_scripts=SCRIPTS_OPEN,
             worst_shown=WORST_SHOWN,
             most_listed=LISTED,
@@ -480,6 +476,14 @@ def render_plays(data: PlaysReport, language: Language = "en") -> str:
             quote=lambda path: shlex.quote(str(path)),
         )
     )
+
+
+def _unfinished(data: PlaysReport) -> Iterator[tuple[Path, str]]:
+    """The runs and ratings that did not come to their end, with their status."""
+    for one, manifest in zip(data.runs, data.manifests, strict=True):
+        for folder, was in ((one.run, manifest), *one.ratings.items()):
+            if was.status != "done":
+                yield folder, was.status
 
 
 def _by_unit(data: PlaysReport, listed: Sequence[Listed]) -> dict[str, Listed]:

@@ -40,7 +40,7 @@ def print_plays(data: PlaysReport, console: Console, language: Language = "en") 
     words = Words(language, "scenes")
     judges = [judge for judge in data.judges if judge.kind == "characters"]
     style = STYLES.get(data.trust, "cyan")
-    lines = [Text(words(f"trust.{data.trust}", n=len(judges)), style=f"bold {style}")]
+    lines = [Text(words(f"trust.{data.warning}", n=len(judges)), style=f"bold {style}")]
     for judge in judges:
         state = words(f"state.{judge.state}")
         lines.append(Text(f"{clean(judge.model)}: {state}", style=STYLES[judge.state]))
