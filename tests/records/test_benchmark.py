@@ -139,6 +139,19 @@ def test_a_hash_is_64_hex_digits_and_survives_the_json(made: Benchmark) -> None:
     assert Benchmark.model_validate_json(made.to_json()).hash == made.hash
 
 
+@pytest.mark.parametrize("deep", [False, True])
+def test_a_copy_counts_its_own_hash_and_having_counted_one_changes_nothing_else(deep: bool) -> None:
+    fresh, counted = SMALL.model_copy(), SMALL.model_copy()
+    assert counted.hash == SMALL.hash
+    assert counted == fresh
+    assert counted.to_json() == fresh.to_json()
+    fewer = counted.model_copy(update={"questions": SMALL.questions[:1]}, deep=deep)
+    assert fewer.hash == changed(questions=[SMALL.questions[0].to_dict()]).hash != SMALL.hash
+    assert (
+        counted.model_copy(update={"environments": {"a": ("Lab",)}}, deep=deep).hash == SMALL.hash
+    )
+
+
 @settings(max_examples=40)
 @given(benchmark)
 def test_a_benchmark_has_exemplars_when_every_question_has(made: Benchmark) -> None:

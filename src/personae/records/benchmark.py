@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
+from functools import cached_property
 from hashlib import sha256
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -125,7 +127,7 @@ class Benchmark(Record):
             raise ValueError("a task has two rubrics")
         return self
 
-    @property
+    @cached_property
     def hash(self) -> str:
         """SHA-256 over what decides scores: language, rubrics, characters, questions, exemplars."""
         # Record by record: as one text it would take up more memory than the benchmark itself.
@@ -135,6 +137,12 @@ class Benchmark(Record):
                 digest.update(b"\n" + record.to_json().encode())
             digest.update(b"\n")
         return digest.hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, which counts its own hash: pydantic would copy that of the original."""
+        copied = super().model_copy(update=update, deep=deep)
+        copied.__dict__.pop("hash", None)
+        return copied
 
     @property
     def has_exemplars(self) -> bool:
