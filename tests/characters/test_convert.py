@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from personae.characters.card import Card, card_from_bytes, read_card
+from personae.characters.card import Card, Container, card_from_bytes, read_card
 from personae.characters.charx import Charx
 from personae.characters.convert import ICON, KEPT, Target, convert, write_card
-from personae.characters.png import Png, is_png, plain_picture, read_png
+from personae.characters.png import MAX_KEYWORD_BYTES, Png, is_png, plain_picture, read_png
 from personae.characters.reading import MAX_DEPTH, Version
 from personae.errors import InputError
 from personae.records import Asset, canonical_json
@@ -308,6 +308,30 @@ def test_the_names_of_files_may_be_chinese_on_every_way() -> None:
         back, _ = convert(gone, "charx", "charx")
         assert back.charx is not None
         assert back.charx.members["assets/x_song/audio/歌.mp3"] == "歌".encode()
+
+
+def packed(name: str, data: bytes = b"x") -> Card:
+    """A JSON card that says it was a PNG with a file of that name."""
+    value = samples.v3()
+    files = {name: base64.b64encode(data).decode()}
+    value["data"]["extensions"] = {KEPT: [{"was": "png", "now": "json", "files": files}]}
+    return card(value)
+
+
+@pytest.mark.parametrize("name", ["\ud800", "a\0b", "x" * MAX_KEYWORD_BYTES])
+@pytest.mark.parametrize(("to", "container"), [("v3", "png"), ("charx", "charx")])
+def test_a_kept_file_whose_name_would_not_come_back_is_refused(
+    name: str, to: Target, container: Container
+) -> None:
+    with pytest.raises(InputError, match="a name that no file can have"):
+        convert(packed(name), to, container)
+
+
+def test_a_file_without_a_name_is_no_picture(tmp_path: Path) -> None:
+    write_card(packed("", b"no picture"), tmp_path / "a.png")
+    back, _ = convert(read_card(tmp_path / "a.png"), "v3", "json")
+    (step,) = back.document["data"]["extensions"][KEPT]
+    assert step["files"] == {"": base64.b64encode(b"no picture").decode()}
 
 
 def test_a_file_in_a_png_whose_name_leads_out_of_a_folder_goes_into_no_archive() -> None:

@@ -32,6 +32,7 @@ from personae.characters.charx import CARD as CARD_MEMBER
 from personae.characters.charx import Charx, wrong_name
 from personae.characters.decorators import parse_decorators
 from personae.characters.png import (
+    MAX_KEYWORD_BYTES,
     MAX_PNG_BYTES,
     Png,
     from_base64,
@@ -290,6 +291,15 @@ def _taken_apart(card: Card) -> tuple[Png | None, dict[str, bytes]]:
     return _bare(card.png), files
 
 
+def _fits_a_chunk(name: str) -> bool:
+    """Whether a name comes back whole from the keyword of a chunk."""
+    try:
+        keyword = f"{ASSET_CHUNK}:{name}".encode()
+    except UnicodeEncodeError:
+        return False
+    return b"\0" not in keyword and len(keyword) < MAX_KEYWORD_BYTES
+
+
 def _entries(data: dict[str, Any]) -> list[dict[str, Any]]:
     """The entries of a card's lorebook that are objects."""
     book = data.get("character_book")
@@ -521,7 +531,7 @@ class _Work:
                 form = cast("Form", was)
                 _push(self.data, Kept(was=form, now=now, moved=moved, icon=icon, written=written))
         if now == "png":
-            if icon in files:
+            if icon and icon in files:
                 picture = read_png(files.pop(icon), path=icon)
             return picture, files
         icon = icon or self._icon_in(files, picture)
@@ -668,6 +678,13 @@ class _Work:
             if hashlib.sha256(data).hexdigest() == found.sha256:
                 files[name] = data
                 asset["uri"] = found.uri
+        for name in files:
+            if not _fits_a_chunk(name):
+                raise InputError(
+                    "a kept file has a name that no file can have",
+                    place=f'extensions["{KEPT}"], file {name[:200]!r}',
+                    mend="Remove it from the card",
+                )
         return files
 
 
