@@ -174,9 +174,19 @@ def report(*runs: PathLike, audits: Sequence[PathLike] = ()) -> dict[str, Any]:
     """The document of `personae report --json`; also writes the page into the first run."""
     from personae.reports import report_document, write_html
     from personae.reports.gather import gather
+    from personae.reports.scenes import (
+        are_play_runs,
+        gather_plays,
+        plays_document,
+        write_plays_html,
+    )
     from personae.session import REPORT
 
-    folders = [Path(run) for run in runs]
-    data = gather(folders, audits=[Path(a) for a in audits], prices=load_prices())
+    folders, beside = [Path(run) for run in runs], [Path(a) for a in audits]
+    if are_play_runs(folders):
+        plays = gather_plays(folders, audits=beside, prices=load_prices())
+        write_plays_html(plays, folders[0] / REPORT, plays.manifests[0].language)
+        return plays_document(plays)
+    data = gather(folders, audits=beside, prices=load_prices())
     write_html(data, folders[0] / REPORT, data.manifests[0].language)
     return report_document(data)

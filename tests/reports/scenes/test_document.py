@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from jsonschema import Draft202012Validator
 
+import personae
 from personae.cli import main
 from personae.reports.scenes import plays_document
 from tests.judging.plays import a_play, a_scene
@@ -101,6 +102,13 @@ def test_the_command_reports_two_runs_on_the_same_scenes(
     found = {d["metric"]: d["estimate"] for d in document["scenes"]["differences"]}
     assert found["average"]["mean"] == pytest.approx(1)
     assert found["average"]["n"] == 4
+
+
+def test_plays_are_reported_from_python_by_the_same_name(tmp_path: Path) -> None:
+    run = a_rated_run(tmp_path / "run")
+    document = personae.report(str(run))
+    assert document["scenes"]["models"][0]["average"]["mean"] == pytest.approx(2.5)
+    assert (run / "report.html").is_file()
 
 
 def test_the_language_of_the_page_can_be_chosen(tmp_path: Path) -> None:
