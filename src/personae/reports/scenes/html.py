@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
 
@@ -319,16 +319,10 @@ def _listed(data: PlaysReport) -> tuple[list[Listed], list[tuple[Listed, Script]
 
     The wanted ones, or those of the worst trajectories and then the first; shown in their order.
     """
-    units: dict[int, dict[str, str]] = {}
-    for _, play, name, unit in data.trajectories():
-        units.setdefault(id(play), {})[name] = unit
     entries: list[Listed] = []
     for run, play in data.plays:
-        values = {
-            name: data.averages[unit]
-            for name, unit in units.get(id(play), {}).items()
-            if unit in data.averages
-        }
+        units = {name: unit_id(play, name) for name in play.models}
+        values = {name: data.averages[u] for name, u in units.items() if u in data.averages}
         entries.append(
             Listed(
                 run,
@@ -355,8 +349,7 @@ def _listed(data: PlaysReport) -> tuple[list[Listed], list[tuple[Listed, Script]
             scripts[i] = script
             room -= script.size
     shown = [
-        Listed(**{**vars(e), "anchor": f"play-{i + 1}"}) if i in scripts else e
-        for i, e in enumerate(entries)
+        replace(e, anchor=f"play-{i + 1}") if i in scripts else e for i, e in enumerate(entries)
     ]
     return shown, [(shown[i], scripts[i]) for i in sorted(scripts)]
 
