@@ -273,7 +273,10 @@ async def test_one_question_at_a_time_and_what_is_said_meanwhile_waits() -> None
     shown = io.StringIO()
     terminal = Terminal(Console(file=shown), source=source)
     people = [Person(f"person:{name}", terminal) for name in ("Ann", "Bob")]
-    tasks = [asyncio.create_task(one.complete(call_for(ACT))) for one in people]
+    tasks = [
+        asyncio.create_task(one.complete(call_for(ACT, character=name)))
+        for one, name in zip(people, ("Ann", "Bob"), strict=True)
+    ]
     while "> " not in shown.getvalue():
         await asyncio.sleep(0)
     terminal.say(Text("Elsewhere a door slams"))
@@ -351,6 +354,16 @@ async def seated(tmp_path: Path, typed: str, **fields: Any) -> tuple[Any, str, l
     with Journal(tmp_path / "run" / JOURNAL, read_only=True) as journal:
         calls = [c for c, _ in journal.items() if c.model.startswith("person:")]
     return done.plays[0], shown.getvalue(), calls
+
+
+async def test_one_person_may_play_several_and_is_told_who_it_is_now(tmp_path: Path) -> None:
+    typed = "Ann hides\n\n\nBob looks\n\n\n"
+    by_name = {"Ann": "person:me", "Bob": "person:me"}
+    play, shown, _ = await seated(tmp_path, typed, by_name=by_name, rounds=1)
+    assert play.complete
+    for name in ("Ann", "Bob"):
+        assert shown.count(f"Your seat: {name}") == 1
+        assert shown.count(f"You are {name}.") == 1
 
 
 @pytest.mark.parametrize("protocol", ["personae", "paper"])
@@ -490,6 +503,20 @@ def test_after_a_kill_a_person_is_asked_only_for_what_was_not_answered(tmp_path:
     (play,) = read_plays(run)
     assert play.complete
     assert next(e.text for e in play.events if e.kind in ("action", "reaction")) == "does thing 1"
+
+
+def test_when_nobody_watches_any_more_the_run_stops_and_can_be_resumed(tmp_path: Path) -> None:
+    arguments = [a if a != "--no-live" else "--live" for a in command(tmp_path)]
+    nobody, ours = os.pipe()
+    os.close(nobody)
+    process = subprocess.run(
+        [sys.executable, "-c", MAIN, *arguments],
+        stdout=ours, stderr=subprocess.PIPE, text=True, encoding="utf-8", check=False,
+    )  # fmt: skip
+    os.close(ours)
+    assert process.returncode == 3
+    assert "nobody watches any more. Nothing answered is lost." in process.stderr
+    assert read_manifest(tmp_path / "run").status == "stopped"
 
 
 def shown_until(terminal: int, wanted: str, shown: str = "") -> str:

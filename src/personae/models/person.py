@@ -35,6 +35,7 @@ from personae.records.structured import MalformedReplyError, check_value
 MOST_TYPED = 100_000
 """Characters of one line; what is longer is no answer to any question."""
 
+_NOBODY = "nobody watches any more"
 _TAG = re.compile(r"</?[^<>/]+>")
 _ESCAPE = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|[@-_])?")
 _BETWEEN = re.compile(r"[\s,，、;；]+")
@@ -67,6 +68,7 @@ class Terminal:
         self._turn = asyncio.Lock()
         self._asking = False
         self._held: list[Text] = []
+        self._gone = False
         self._stopped: str | None = None
         self._waiting: asyncio.Future[str | None] | None = None
         self._wanted: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
@@ -80,7 +82,20 @@ class Terminal:
             self.show(text)
 
     def show(self, text: Text | str, *, end: str = "\n") -> None:
-        """Show a text at once, wrapped on a terminal and as it is elsewhere."""
+        """Show a text at once, wrapped on a terminal and as it is elsewhere.
+
+        Raises:
+            StoppedEarlyError: nobody watches any more (`personae play ... | head`).
+        """
+        if self._gone:
+            raise StoppedEarlyError(_NOBODY)
+        try:
+            self._print(text, end)
+        except SystemExit:  # rich's way out of a broken pipe; it has seen to standard output
+            self._gone = True
+            raise StoppedEarlyError(_NOBODY) from None
+
+    def _print(self, text: Text | str, end: str) -> None:
         self.console.print(
             text,
             end=end,
@@ -261,7 +276,9 @@ class _Form:
         self.schema = call.reply_schema
         language = call.meta.get("language")
         self.words = words("zh" if language == "zh" else "en")
-        self.name = self.words["narrator"] if call.role == "narrator" else name
+        # One person may play several: the seat is the character's, whatever the person is called.
+        played = str(call.meta.get("character") or name)
+        self.name = self.words["narrator"] if call.role == "narrator" else played
 
     async def fill(self) -> dict[str, Any]:
         """The answer, once it meets the schema."""
