@@ -156,7 +156,7 @@ def test_a_character_observes_the_changes_that_it_can_see_and_the_narrator_made_
         [("Ada", "state", "wet"), (None, "description", "The lamp is out."),
          ("Bede", "position", "kneels")],
         [(None, None, "Ada looks")],
-        [(None, None, "pier")],
+        [(None, None, "pier"), ("Cleo", "position", "sleeps")],
     ]  # fmt: skip
     assert [e.own for e in case.entries] == [False, False, True, False]
     told = {
@@ -176,6 +176,74 @@ def test_a_character_observes_the_changes_that_it_can_see_and_the_narrator_made_
         ("Ada", "state", "wet"), ("Bede", "position", "kneels"), ("Bede", "state", "afraid"),
         ("Cleo", "position", "sleeps"), (None, "description", "The lamp is out."),
     ]  # fmt: skip
+
+
+def test_who_goes_to_another_place_observes_what_is_there_and_all_arrive_at_once() -> None:
+    base = a_scene(names=("Ada", "Bede", "Cleo"))
+    where = {"Ada": "pier", "Bede": "mill", "Cleo": "mill"}
+    scene = base.model_copy(
+        update={
+            "characters": tuple(
+                c.model_copy(update={"place": where[c.name]}) for c in base.characters
+            )
+        }
+    )
+    start = first_state(scene).model_copy(update={"places": {"mill": "Flour everywhere."}})
+    swapped = changed(start, Ada={"place": "mill"}, Bede={"place": "pier"})
+    everyone = ("Ada", "Bede", "Cleo")
+    went = [
+        Event(round=1, turn=-1, kind="update", actor=name, text=place, perceived_by=everyone,
+              state=swapped)
+        for name, place in (("Ada", "mill"), ("Bede", "pier"))
+    ]  # fmt: skip
+    opening = Event(
+        round=0, turn=-1, kind="opening", text="So.", perceived_by=everyone, state=start
+    )
+    play = a_play(scene).model_copy(update={"events": (opening, *went)})
+
+    def observed(name: str) -> list[tuple[str | None, str | None, str]]:
+        entries = trajectory_of(play, name).entries
+        return [(li.affected, li.aspect, li.text) for e in entries[1:] for li in e.lines]
+
+    told = [(None, None, "mill"), (None, None, "pier")]
+    assert observed("Ada") == [
+        *told, (None, "surroundings", "Flour everywhere."),
+        ("Cleo", "position", "Cleo stands at the rail"),
+    ]  # fmt: skip
+    assert observed("Bede") == told
+    assert observed("Cleo") == [*told, ("Ada", "position", "Ada stands at the rail")]
+    assert not narration_of(play).acts
+
+
+@both
+def test_a_judge_is_told_where_a_character_was_and_which_acts_were_done_unnoticed(
+    language: Language,
+) -> None:
+    base = a_scene(language=language)
+    scene = base.model_copy(
+        update={
+            "characters": tuple(c.model_copy(update={"place": "PIER"}) for c in base.characters)
+        }
+    )
+    hidden = [
+        Event(round=1, turn=0, kind="action", actor="Ada", text="slips a note", to=("Bede",),
+              manner="whisper", perceived_by=("Ada", "Bede")),
+        Event(round=1, turn=1, kind="action", actor="Ada", text="mutters", manner="whisper",
+              perceived_by=("Ada",)),
+        Event(round=1, turn=1, kind="action", actor="Ada", text="waves", to=("Bede",),
+              perceived_by=("Ada", "Bede")),
+    ]  # fmt: skip
+    play = a_play(scene).model_copy(update={"events": tuple(hidden)})
+    for case in (trajectory_of(play, "Ada"), narration_of(play)):
+        assert "PIER" in prompt(critique_call("j", case))
+    own = prompt(critique_call("j", trajectory_of(play, "Ada")))
+    lines = {
+        "en": ["does, unnoticed by all but Bede: slips a note", "does, unnoticed by all: mutters",
+               "does: waves"],
+        "zh": ["行动（只有Bede察觉）：slips a note", "行动（无人察觉）：mutters", "行动：waves"],
+    }  # fmt: skip
+    for line in lines[language]:
+        assert line in own
 
 
 def test_beliefs_failures_and_empty_events_are_not_part_of_a_trajectory() -> None:

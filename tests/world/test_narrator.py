@@ -86,6 +86,34 @@ async def test_the_narrator_knows_all_and_sees_the_group_it_narrates(protocol):
     assert all(f"action of Cid {'action' if protocol == 'paper' else 'act'} 1" in text_of(c) for c in seconds)  # fmt: skip
 
 
+@pytest.mark.parametrize("protocol", ["personae", "paper"])
+async def test_a_narrator_is_told_at_which_place_each_of_those_it_sees_is(protocol):
+    """It has to name the place where a character stays, also when all have come together."""
+    apart = scene(3, places={"Ann": "cellar", "Bob": "attic", "Cid": "cellar"})
+
+    def go(call: Call) -> dict[str, Any]:
+        if protocol == "paper":
+            return {"place": "attic"}
+        changes = [{"who": call.meta["character"], "position": "", "state": "", "place": "attic"}]
+        return {"changes": changes}
+
+    step = "update" if protocol == "paper" else "influence"
+    _, model = await played(apart, scripted(**{step: go}), rounds=2, protocol=protocol)
+    for call in model.calls:
+        if call.role == "narrator":
+            text, together = (
+                text_of(call),
+                call.meta["round"] == 2 or call.meta["step"] == "concluded",
+            )
+            assert ("- Bob [place: attic]" in text) == (together or call.meta["character"] == "Bob")
+            where = "attic" if together else "cellar"
+            assert (f"- Ann [place: {where}]" in text) == (
+                together or call.meta["character"] != "Bob"
+            )
+    _, model = await played(scene(2), rounds=1, protocol=protocol)
+    assert not [c for c in model.calls if "[place: " in text_of(c)]
+
+
 async def test_a_narrator_may_change_anybody_at_the_place_and_nobody_else():
     apart = scene(3, places={"Ann": "cellar", "Bob": "attic", "Cid": "cellar"})
     _, model = await played(apart, rounds=1)

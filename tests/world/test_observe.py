@@ -8,7 +8,7 @@ import pytest
 
 from personae.records import Call, Event, Secret
 from personae.world.observe import given_away, plain, told, view, witnesses
-from personae.world.state import first_state
+from personae.world.state import first_state, move
 from tests.world.stage import answer, played, scene, scripted, text_of
 
 FACT = "The innkeeper poisoned the red wine"
@@ -226,6 +226,12 @@ def test_a_view_holds_the_visible_of_those_at_the_place_and_nothing_else():
     assert seen.state == "Ann is well"
     assert seen.place == "cellar"
     assert view(scene(2), first_state(scene(2)), "Ann").place is None
+
+
+def test_whoever_is_at_one_of_several_places_is_told_which_even_when_all_have_come_there():
+    apart = scene(2, places={"Ann": "cellar", "Bob": "attic"})
+    gathered = move(first_state(apart), {"Bob": "cellar"})
+    assert [view(apart, gathered, name).place for name in ("Ann", "Bob")] == ["cellar", "cellar"]
 
 
 def test_witnesses_are_those_named_out_of_those_who_can():

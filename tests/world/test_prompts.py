@@ -47,7 +47,7 @@ def values(**changes: Any) -> dict[str, Any]:
         "story": ["STORY"],
         "environment": Environment(time="TIME", location="LOCATION", description="DESCRIPTION"),
         "surroundings": "SURROUNDINGS",
-        "here": [("Ann", CharacterState(position="POSITION", state="STATE"))],
+        "here": [("Ann", CharacterState(position="POSITION", state="STATE"), "PLACE")],
         "elsewhere": [("Dee", "ELSEWHERE")],
         "bounds": Bounds(("Ann", "Bob"), places=("PLACE", "ELSEWHERE"), place="PLACE"),
         "actor": "Ann",
@@ -99,7 +99,7 @@ def test_every_text_that_a_prompt_is_given_shows(name, language) -> None:
         "character": "GOAL",
         "secrets": "SECRET",
         "environment": "TIME LOCATION DESCRIPTION",
-        "here": "POSITION STATE",
+        "here": "PLACE POSITION STATE",
         "memories": "MEMORY",
     }
     for variable in used:

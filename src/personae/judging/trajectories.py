@@ -234,11 +234,14 @@ Changes = Callable[[WorldState, WorldState], Iterator[Line]]
 
 
 def _lines(play: Play, changes: Changes) -> Iterator[tuple[Event, Line]]:
-    """The events of a play that can be told, in order; a change of state is what changed."""
+    """The events of a play that can be told, in order; a change of state is what changed.
+
+    Who goes elsewhere finds there what is to be seen, and is seen. All of a round arrive at once.
+    """
     state: WorldState | None = None
-    for event in play.events:
-        if event.state is not None:
-            if event.kind == "update" and event.actor is None and state is not None:
+    for event, following in zip(play.events, (*play.events[1:], None), strict=True):
+        if event.state is not None and not _arrives(event):
+            if event.kind == "update" and state is not None:
                 for line in changes(state, event.state):
                     yield event, line
             state = event.state
@@ -254,6 +257,17 @@ def _lines(play: Play, changes: Changes) -> Iterator[tuple[Event, Line]]:
                     affected=event.affected,
                 ),
             )
+        if _arrives(event) and not (following is not None and _arrives(following)):
+            if state is not None and event.state is not None:
+                for line in changes(state, event.state):
+                    if line.aspect != "place":  # has been told, as going there
+                        yield event, line
+            state = event.state
+
+
+def _arrives(event: Event) -> bool:
+    """Whether somebody is at another place from now on."""
+    return event.kind == "update" and event.actor is not None
 
 
 def _seen_changes(scene: Scene, before: WorldState, after: WorldState, name: str) -> Iterator[Line]:

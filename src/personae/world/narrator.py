@@ -283,7 +283,7 @@ class Narrator:
         return {**seat("narrator", self.language, step=step, **values), "place": place}
 
     def _values(self, turn: Turn, step: str) -> dict[str, object]:
-        earlier = _last(story(turn.story))
+        earlier, people = _last(story(turn.story)), turn.state.characters
         values: dict[str, object] = {
             "event": self.scene.event,
             "characters": self.scene.characters,
@@ -291,10 +291,13 @@ class Narrator:
             "story": [told(event, self.language) for event in earlier],
             "environment": turn.state.environment,
             "surroundings": turn.state.places.get(turn.bounds.place, ""),
-            "here": [(name, turn.state.characters[name]) for name in turn.group],
+            "here": [
+                (name, people[name], place_label(people[name].place) if turn.bounds.places else "")
+                for name in turn.group
+            ],
             "elsewhere": [
                 (name, place_label(one.place))
-                for name, one in turn.state.characters.items()
+                for name, one in people.items()
                 if name not in turn.group
             ],
             "bounds": turn.bounds,

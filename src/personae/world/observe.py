@@ -13,7 +13,7 @@ from functools import lru_cache
 
 from personae.prompts import quoted, render
 from personae.records import Event, Language, Play, Scene, Secret, WorldState
-from personae.world.state import place_label, together
+from personae.world.state import labels, place_label, together
 
 ACTS = frozenset({"action", "speech", "reaction"})
 ACT_STEPS = frozenset({"act", "action", "dialogue", "reaction"})
@@ -58,7 +58,6 @@ def view(scene: Scene, state: WorldState, name: str) -> View:
     """What a character can see: its own state, and what is visible at its place."""
     own = state.characters[name]
     near = together(state)[own.place]
-    several = len({c.place for c in state.characters.values()} | state.places.keys()) > 1
     return View(
         name=name,
         position=own.position,
@@ -66,7 +65,7 @@ def view(scene: Scene, state: WorldState, name: str) -> View:
         time=state.environment.time,
         location=state.environment.location,
         description=state.environment.description,
-        place=place_label(own.place) if several else None,
+        place=place_label(own.place) if labels(scene) else None,
         surroundings=state.places.get(own.place, ""),
         others=tuple(
             Other(c.name, c.description, c.gender, state.characters[c.name].position)
