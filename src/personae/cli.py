@@ -35,6 +35,7 @@ from personae.commands.base import (
 )
 from personae.errors import InputError, PersonaeError, StoppedEarlyError, UsageError
 from personae.records import Task
+from personae.records.shown import clean
 from personae.session import BENCHMARK, REPORT, read_manifest
 
 
@@ -65,7 +66,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _say(args: argparse.Namespace, error: PersonaeError, text: str) -> int:
-    Console(stderr=True).print(text, highlight=False, markup=False, soft_wrap=True)
+    # A complaint names what stands in a stranger's file.
+    Console(stderr=True).print(clean(text), highlight=False, markup=False, soft_wrap=True)
     if getattr(args, "json", False):
         print(json.dumps({"error": str(error), "exit_code": error.exit_code}))  # noqa: T201
     return error.exit_code

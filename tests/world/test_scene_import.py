@@ -265,3 +265,12 @@ def test_the_command_prints_no_control_character_of_a_file(tmp_path: Path, capsy
     assert not set(shown) & set("\x1b\x07")
     assert "[bold] 1" in shown
     assert "left out: x" in shown
+
+
+def test_a_complaint_of_the_command_holds_no_control_character_of_a_file(tmp_path: Path, capsys):
+    path = a_file(tmp_path, scene("\x1b[31m"), scene("\x1b[31m"))
+    out = str(tmp_path / "s.jsonl")
+    assert main(["scene", "import", "characterbox", str(path), "--out", out]) == 2
+    said = capsys.readouterr().err
+    assert "a second scene" in said
+    assert "\x1b" not in said
