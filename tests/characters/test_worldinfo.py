@@ -240,6 +240,8 @@ def test_a_cards_lorebook_taken_out_of_the_card_is_read(tmp_path: Path):
     [
         ([], "a lorebook is a JSON object"),
         ({"name": "x"}, "it has no `entries`"),
+        ({"lorebookVersion": 5, "entries": [{"text": "T", "keys": ["x"]}]}, "of another program"),
+        ({"kind": "memory", "entries": [{"entry": "E", "keywords": ["x"]}]}, "of another program"),
         ({"spec": "chara_card_v3", "data": {"name": "x"}}, "this is a card"),
         ({"entries": {"4": "x"}}, "entries[4]: an entry is an object"),
         ({"entries": {"4": {"key": 5}}}, "entries[4].key: a list of texts belongs here"),

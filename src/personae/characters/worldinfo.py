@@ -158,6 +158,14 @@ def _form_of(document: Any, path: Path) -> Form:
     if isinstance(entries, dict):
         return "worldinfo"
     if isinstance(entries, list):  # a card's `character_book`, taken out of the card
+        told = {name for e in entries if isinstance(e, dict) for name in e}
+        if "content" not in told and told & {"text", "entry"}:  # NovelAI's, Agnai's
+            raise InputError(
+                "a lorebook of another program: no entry has `content`",
+                path=path,
+                place="entries",
+                mend=MEND,
+            )
         tavern = [isinstance(e, dict) and "key" in e and "keys" not in e for e in entries]
         return "worldinfo" if tavern and all(tavern) else "lorebook_v3"
     raise InputError("no lorebook: it has no `entries`", path=path, mend=MEND)
