@@ -522,6 +522,9 @@ def test_the_demo_of_a_sensible_model_has_two_characters_and_five_tasks(tmp_path
     assert found["agreement"] is None
     assert (out / "audits.json").is_file()
     assert "data/demo/demo_benchmark.jsonl" in (out / "report.html").read_text()
+    page = (out / "report.html").read_text()
+    assert 'id="play-1"' in page
+    assert "The lamp has gone out" in page
 
 
 def test_an_audit_given_as_a_run_is_told_where_it_goes(bench: Path, tmp_path: Path, capsys):
@@ -530,3 +533,12 @@ def test_an_audit_given_as_a_run_is_told_where_it_goes(bench: Path, tmp_path: Pa
     assert main(f"audit --judge {GYM} --answers {run} --limit 4 --out {audit}".split()) == 0
     assert main(["report", str(audit)]) == 2
     assert f"--audit {audit}" in capsys.readouterr().err
+
+
+def test_the_scene_of_a_demo_is_not_rated_over_the_results_of_its_interview(tmp_path, capsys):
+    out = tmp_path / "demo"
+    assert main(["demo", "--model", GYM, "--out", str(out), "--json"]) == 0
+    before = (out / "results.jsonl").read_bytes()
+    assert main(["rate", str(out), "--judge", GYM]) == 2
+    assert "a run of 'demo'" in capsys.readouterr().err
+    assert (out / "results.jsonl").read_bytes() == before

@@ -123,6 +123,13 @@ async def rate(
         raise UsageError(f"{judge} measures single answers; a trajectory needs a judge of words")
     if not run.is_dir():
         raise InputError("there is no such run directory", path=run, mend="Check the path")
+    if (run / MANIFEST).is_file() and (kind_of_run := read_manifest(run).kind) != "play":
+        # Ratings become the results.jsonl of a run; those of an interview must not be lost.
+        raise InputError(
+            f"this is a run of {kind_of_run!r}",
+            path=run,
+            mend="Give the finished run of a `personae play`",
+        )
     plays = finished_plays(run)
     language = language_of(plays, run / PLAYS)
     protocol = protocol or protocol_of(plays, run)

@@ -17,6 +17,7 @@ from personae.records import (
     Manifest,
     ModelScores,
     PairedDifference,
+    Play,
     Record,
     ResultRow,
     Shortfall,
@@ -94,6 +95,7 @@ class ReportData(Record):
         wall_seconds: from the first call to the last reply, where known.
         shortfalls: what models were asked for and did not deliver, of runs and benchmarks.
         notes: sentences for the reader, shown as they are.
+        plays: of a demo, which plays a scene beside its interview.
         results: where the full results stand, as the reader should type it.
 
     """
@@ -116,6 +118,7 @@ class ReportData(Record):
     wall_seconds: float | None = Field(default=None, ge=0)
     shortfalls: tuple[Shortfall, ...] = ()
     notes: tuple[str, ...] = ()
+    plays: tuple[Play, ...] = ()
     results: str = "results.jsonl"
 
     @property

@@ -12,6 +12,7 @@ from personae.journal import store
 from personae.journal.store import Journal
 from personae.judging.scores import judge_agreement, paired, score_models
 from personae.models.registry import model_scheme
+from personae.play_stage import PLAYS, read_plays
 from personae.records import Audit, Benchmark, Manifest, PairedDifference, Prices, ResultRow
 from personae.records.files import read_json, read_jsonl
 from personae.reports.data import (
@@ -142,6 +143,7 @@ def gather(
         wall_seconds=seconds or None,
         shortfalls=tuple(s for b in benchmarks.values() for s in b.shortfalls),
         notes=tuple(notes),
+        plays=tuple(play for run in runs if (run / PLAYS).is_file() for play in read_plays(run)),
         results=", ".join(str(run / RESULTS) for run in runs),
     )
 

@@ -13,6 +13,7 @@ from typing import Any
 from markupsafe import Markup
 
 from personae.judging.scores import LIFT, persona_mean
+from personae.play_stage import PLAYS
 from personae.records import Audit, AuditGroup, Estimate, Language, ModelScores, Task
 from personae.records.files import write_atomically
 from personae.reports import figures
@@ -340,8 +341,19 @@ def render(data: ReportData, language: Language = "en") -> str:
             fold_chars=FOLD_CHARS,
             one_line=one_line,
             quote=shlex.quote,
+            scene=_scene(data, language),
+            scene_title=Words(language, "scenes")("h.plays"),
         )
     )
+
+
+def _scene(data: ReportData, language: Language) -> Markup:
+    """The script of a demo's scene; nothing where there is none."""
+    if not data.plays:
+        return Markup()
+    from personae.reports.scenes.html import scripts_section  # it draws on this module
+
+    return scripts_section(data.plays, Path(data.runs[0]) / PLAYS, language)
 
 
 def write_html(data: ReportData, path: Path, language: Language = "en") -> None:

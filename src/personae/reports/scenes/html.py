@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
@@ -460,15 +461,22 @@ def render_plays(data: PlaysReport, language: Language = "en") -> str:
             open_scripts=SCRIPTS_OPEN,
             worst_shown=WORST_SHOWN,
             most_listed=LISTED,
-            answer_chars=ANSWER_CHARS,
-            fold_chars=FOLD_CHARS,
-            name=lambda text: one_line(str(text), NAME_CHARS),
-            state_chars=STATE_CHARS,
-            recalled_chars=RECALLED_CHARS,
-            one_line=one_line,
             quote=lambda path: shlex.quote(str(path)),
+            **_ways_of_showing(),
         )
     )
+
+
+def _ways_of_showing() -> dict[str, Any]:
+    """What every template with a script in it needs."""
+    return {
+        "answer_chars": ANSWER_CHARS,
+        "fold_chars": FOLD_CHARS,
+        "name": lambda text: one_line(str(text), NAME_CHARS),
+        "state_chars": STATE_CHARS,
+        "recalled_chars": RECALLED_CHARS,
+        "one_line": one_line,
+    }
 
 
 def _unfinished(data: PlaysReport) -> Iterator[tuple[Path, str]]:
@@ -489,6 +497,24 @@ def _by_unit(data: PlaysReport, listed: Sequence[Listed]) -> dict[str, Listed]:
             narrator_unit_id(entry.play),
         )
     }
+
+
+def scripts_section(plays: Sequence[Play], file: Path, language: Language) -> Markup:
+    """The scripts of plays as a section of another page (the demo's), without ratings."""
+    entries = []
+    for number, play in enumerate(plays, 1):
+        title, event = scene_name(play)
+        shown = {"anchor": f"play-{number}", "title": title, "event": event, "file": file}
+        entries.append(({**shown, "value": None, "values": {}}, script_of(play)))
+    section = environment().get_template("scripts.html.j2")
+    return Markup(  # noqa: S704  (a template of ours, which escapes)
+        section.render(
+            t=Words(language, "scenes"),
+            scripts=entries,
+            several_runs=False,
+            **_ways_of_showing(),
+        )
+    )
 
 
 def write_plays_html(data: PlaysReport, path: Path, language: Language = "en") -> None:
