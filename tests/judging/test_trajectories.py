@@ -28,7 +28,7 @@ from personae.judging.trajectories import (
 )
 from personae.models.scripted import ReplyFunction, ScriptedModel
 from personae.prompts import LANGUAGES, names, variables
-from personae.records import Call, Event, Language, Play, Reply, Secret, WorldState
+from personae.records import Call, Event, Failure, Language, Play, Reply, Secret, WorldState
 from personae.session import repair_messages
 from personae.world.state import first_state
 from tests.judging.plays import NAMES, a_play, a_scene
@@ -440,6 +440,23 @@ def test_the_share_of_missing_acts_is_of_the_acts_that_should_be_there() -> None
     # Bede has four reactions and four turns, one of which could not be had.
     assert trajectory_of(play, "Bede").acts_missing == pytest.approx(1 / 8)
     assert trajectory_of(play, "Ada").acts_missing == 0.0
+
+
+def test_the_share_of_missing_narrations_is_of_the_turns() -> None:
+    """An answer that affects nobody and changes nothing leaves no event, and was had all the same."""
+    acts = [
+        Event(round=1, turn=turn, kind=kind, actor=name, text="So.", perceived_by=("Ada", "Bede"))
+        for turn, name in enumerate(("Ada", "Bede"))
+        for kind in ("action", "speech")
+    ]
+    lost = Event(
+        round=1, turn=1, kind="failure", text="influence", failure=Failure(cause="timeout")
+    )
+    play = a_play(rounds=1)
+    assert narration_of(play).acts_missing == 0
+    for events, share in ((acts, 0), ((*acts, lost), 1 / 2), ((*acts, lost, lost), 1 / 2)):
+        told = narration_of(play.model_copy(update={"events": tuple(events)}))
+        assert told.acts_missing == share
 
 
 async def test_repeats_of_a_judge_are_calls_of_their_own(judge_by: JudgeBy) -> None:

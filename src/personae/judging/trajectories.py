@@ -87,7 +87,8 @@ class Case:
         profile: what the character was told of itself beside its line in the scene.
         secrets: what it knew and not everyone did; for a narrator all of them.
         model: who played (or narrated). Stands in rows, never in a prompt.
-        acts_missing: share (0 to 1) of its acts that could not be had.
+        acts_missing: share (0 to 1) of its acts that could not be had; of a narrator, of the turns
+            that lack an answer.
     """
 
     unit_id: str
@@ -315,10 +316,13 @@ def _entries(told: Sequence[tuple[bool, Event, Line]]) -> tuple[Entry, ...]:
 
 
 def _narrations_missing(play: Play) -> float:
-    """The share of the narrator's answers that could not be had."""
-    failed = sum(e.kind == "failure" and e.actor is None for e in play.events)
-    done = sum(e.actor is None and e.kind in NARRATIONS for e in play.events)
-    return failed / (failed + done) if failed else 0.0
+    """The share (0 to 1) of the turns of which an answer of the narrator could not be had.
+
+    Of turns and not of answers: one that affects nobody and changes nothing leaves no event.
+    """
+    turns = {(e.round, e.turn) for e in play.events if e.kind in ACTS}
+    lost = {(e.round, e.turn) for e in play.events if e.kind == "failure" and e.actor is None}
+    return len(turns & lost) / len(turns) if turns else 0.0
 
 
 # Asking -----------------------------------------------------------------------------------------

@@ -153,7 +153,8 @@ class RatingRow(Record):
             `no_acts` where there is nothing to rate.
         alone: the scene has one character only; such scenes are kept apart.
         origin: of the scene, extracted or generated.
-        acts_missing: share (0 to 1) of the character's own acts that could not be had.
+        acts_missing: share (0 to 1) of the character's own acts that could not be had; of a
+            narrator, of the turns that lack an answer of it.
     """
 
     unit_id: str
