@@ -95,7 +95,9 @@ class Target:
         modifiers: all words of that kind ("Belgian", "detective").
         bare: it stands like a name (no article; in Chinese nothing that describes).
         proper: it is written or built like a name.
+        pronoun: it is no more than "her": who that is stands elsewhere.
         switch: the words before it ask for another role in the middle of a dialogue.
+        plays: they ask for a role and can mean nothing else.
         starts: tokens at which a phrase of this kind begins, this one or one of another sentence.
         start, end: tokens that the phrase spans, without what follows its head.
     """
@@ -105,7 +107,9 @@ class Target:
     modifiers: tuple[str, ...] = ()
     bare: bool = False
     proper: bool = False
+    pronoun: bool = False
     switch: bool = False
+    plays: bool = False
     starts: frozenset[int] = frozenset()
     start: int = -1
     end: int = -1
@@ -137,7 +141,9 @@ class NameBook:
         self._full = frozenset(full)
         self._roles |= parts
         self._longest = max(map(len, self._roles), default=0)
-        self._others = frozenset(low for name in others for low in _key(name))
+        keys = {_bare(_key(name)) for name in others}
+        self._others = frozenset(low for key in keys for low in key)
+        self._whole_others = frozenset(keys - full - {()})
 
     def mentions(self, text: str, found: Sequence[Token], target: Target) -> list[Mention]:
         """The names of the cast in a text, in order.
@@ -209,6 +215,10 @@ class NameBook:
                 best = min(best or (9, "", False), (sum(offs), role, True))
         return best and (best[1], best[2])
 
+    def is_other(self, spelt: Sequence[Token]) -> bool:
+        """Whether words are the whole name of somebody, or something, else in a card."""
+        return _bare(tuple(t.low for t in spelt)) in self._whole_others
+
     def _of_a_stranger(
         self, text: str, found: Sequence[Token], at: int, end: int, *, certain: bool, shouted: bool
     ) -> bool:
@@ -241,14 +251,14 @@ class NameBook:
         if first in target.starts or first == target.start:
             return True
         before = text[: found[first].start].rstrip(" " + _QUOTES)
-        last = end
         han = _is_han(found[at].low)
         if han:
+            before = re.sub(rf"(?:{_longest_first('zh', 'title')})$", "", before)
             rest = text[found[end - 1].end :]
             title = re.match(_longest_first("zh", "title"), rest)
             behind = rest[title.end() :] if title else rest
         else:
-            behind = text[found[last - 1].end :]
+            behind = text[found[end - 1].end :]
         behind = behind.lstrip(" " + _QUOTES)
         opens = (
             not before
@@ -268,6 +278,10 @@ def _is_han(low: str) -> bool:
 
 def _key(name: str) -> tuple[str, ...]:
     return tuple(t.low for t in tokens(clean(name)))
+
+
+def _bare(key: tuple[str, ...]) -> tuple[str, ...]:
+    return key[1:] if key[:1] == ("the",) else key
 
 
 def _parts(name: str) -> Iterable[tuple[str, ...]]:
@@ -446,6 +460,7 @@ def _english_clause(
         modifiers=heads,
         bare=not determined and not owned,
         proper=proper,
+        pronoun=all(t.low in known["pronoun"] for t in phrase),
         switch=switch,
         start=offset + n,
         end=offset + n + len(core),
@@ -482,6 +497,8 @@ def _chinese(text: str, found: Sequence[Token]) -> Target:
             modifiers=_bigrams(head) if head else (),
             bare=not described and size <= 6,
             proper=name or any(dot in phrase for dot in _DOT),
+            pronoun=phrase in words("zh")["pronoun"],
+            plays=bool(re.search(_longest_first("zh", "play"), match[1])),
             switch=any(match[1].endswith(one) or match[1].startswith(one) for one in switches),
             start=token,
             end=token + len(tokens(phrase)),

@@ -226,9 +226,10 @@ class Router:
         if misspelt is not None:
             return misspelt
         judged = self._by_profile(text, found, target, language)
+        strange = target.bare and (target.proper or target.plays)
         if previous is None:
             mentioned = {m.role for m in mentions}
-            if judged.decision == "reject" and len(mentioned) == 1 and not _strange(target):
+            if judged.decision == "reject" and len(mentioned) == 1 and not strange:
                 role = next(iter(mentioned))  # "the cat that Alice owned"
                 if role is not None:
                     return Routed(
@@ -236,7 +237,7 @@ class Router:
                         weights=judged.weights, by="name",
                     )  # fmt: skip
             return judged
-        if judged.decision == "accept" or _strange(target):
+        if judged.decision == "accept" or strange:
             return judged
         return _certain(previous, by="dialogue")
 
@@ -294,7 +295,7 @@ class Router:
             return _certain(first)
         if len(roles) > 1 and previous in roles:
             del roles[previous]  # "Thank you, Alice. Mr Holmes, your turn."
-        if not roles and previous is None and target.start < 0:
+        if not roles and previous is None and (target.start < 0 or target.pronoun):
             roles = dict.fromkeys(m.role for m in mentions)
         if not roles:
             return None
@@ -350,6 +351,8 @@ class Router:
         )
         if decision == "accept" and target.start < 0:
             decision = "ask"  # it speaks of somebody's world, and asks for nobody
+        if target.bare and target.proper:  # a name, and nobody's of the cast
+            decision, score = "reject", min(score, ask)
         return Routed(
             decision=decision,
             role=None if decision == "reject" else seen.role,
@@ -376,6 +379,7 @@ class Router:
         fits = index.is_a(target.head, best)
         another = fits < 1 and index.of_another(target.head, best)
         whole = chinese and target.text in self._text
+        other = self._names.is_other(found[max(target.start, 0) : max(target.end, 0)])
         described = (  # 蜀汉丞相: a title that stands like a name
             chinese and not target.proper and fits > 0 and not another
             and len(target.text) >= 4 and not whole
@@ -384,9 +388,9 @@ class Router:
             "held": float(held[best]),
             "evidence": float(np.log1p(top)),
             "margin": (top - second) / top if top > 0 else 0.0,
-            "bare": float(target.bare and not described),
-            "proper": float(target.proper),
-            "is_a": float(fits == 1),
+            "bare": float(other or (target.bare and not described)),
+            "proper": float(other or target.proper),
+            "is_a": float(fits == 1 and not other),
             "lead": float(held[best]) - second_held,
             "of_another": float(another),
             "unsaid": float(fits < 0 and not another),
@@ -426,11 +430,6 @@ def profile_of(character: Character, aliases: Sequence[str] = ()) -> RoleProfile
 
 def _certain(role: str, by: Literal["name", "dialogue"] = "name") -> Routed:
     return Routed(decision="accept", role=role, confidence=1.0, weights={role: 1.0}, by=by)
-
-
-def _strange(target: Target) -> bool:
-    """Whether an instruction wants somebody by a name that nobody of the cast has."""
-    return target.bare and target.proper
 
 
 def _names_in(text: str, found: Sequence[Token], *, chinese: bool) -> list[str]:
