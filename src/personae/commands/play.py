@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -213,27 +214,28 @@ def _carry_out(
     people = bool(seats) or is_person(args.characters) or is_person(args.narrator)
     terminal = Terminal(_screen(args, people=people))
     view = _view(args, scenes, seats, terminal.say, people=people)
-    done = carry_out(
-        args,
-        lambda options: play_scenes(
-            scenes,
-            args.out,
-            args.characters,
-            args.narrator,
-            only=args.scene or (),
-            by_name=by_name,
-            rounds=args.rounds,
-            protocol=args.protocol,
-            language=args.lang,
-            embedder=args.embedder,
-            seed=args.seed,
-            heard=None if view is None else view.hear,
-            branch=branch,
-            seat=lambda model_id: Person(model_id, terminal),
-            options=options,
-        ),
-        quiet=view is not None,
-    )
+    with contextlib.nullcontext() if view is None else terminal:
+        done = carry_out(
+            args,
+            lambda options: play_scenes(
+                scenes,
+                args.out,
+                args.characters,
+                args.narrator,
+                only=args.scene or (),
+                by_name=by_name,
+                rounds=args.rounds,
+                protocol=args.protocol,
+                language=args.lang,
+                embedder=args.embedder,
+                seed=args.seed,
+                heard=None if view is None else view.hear,
+                branch=branch,
+                seat=lambda model_id: Person(model_id, terminal),
+                options=options,
+            ),
+            quiet=people or view is not None,
+        )
     if done.plan is not None:
         if not args.json:
             print("At most; every act is counted as one that affects somebody.")  # noqa: T201

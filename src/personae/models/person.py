@@ -24,6 +24,7 @@ from importlib.resources import files
 from typing import Any
 
 from rich.console import Console
+from rich.status import Status
 from rich.text import Text
 
 from personae.errors import StoppedEarlyError, UnsupportedError
@@ -54,6 +55,7 @@ _COMMANDS = {
 class Terminal:
     """Where a run talks with people: one question at a time, and what is said meanwhile waits.
 
+    As a context manager it shows on a terminal that the run is at work while nobody is asked.
     Lines are read by a thread of its own, straight from the file descriptor: a thread that waits in
     `input` would hold up the end of the program.
 
@@ -69,10 +71,22 @@ class Terminal:
         self._asking = False
         self._held: list[Text] = []
         self._gone = False
+        self._busy: Status | None = None
         self._stopped: str | None = None
         self._waiting: asyncio.Future[str | None] | None = None
         self._wanted: queue.SimpleQueue[tuple[Any, Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
+
+    def __enter__(self) -> Terminal:
+        if self.console.is_terminal:
+            self._busy = self.console.status("")
+            self._busy.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._busy is not None:
+            self._busy.stop()
+            self._busy = None
 
     def say(self, text: Text) -> None:
         """Show a line, but not in the middle of a question."""
@@ -115,10 +129,14 @@ class Terminal:
         async with self._turn:
             self._check()
             self._asking = True
+            if self._busy is not None:
+                self._busy.stop()
             try:
                 yield
             finally:
                 self._asking = False
+                if self._busy is not None and self._stopped is None:
+                    self._busy.start()
                 held, self._held = self._held, []
                 for text in held:
                     self.show(text)
