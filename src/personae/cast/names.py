@@ -72,13 +72,13 @@ class Mention:
     """A name of the cast in an instruction.
 
     Attributes:
-        role: whose it is; None where it is of several.
+        roles: whose it is; several may bear one name.
         start, end: which tokens it spans.
         addressed: it is the one who is wanted or spoken to, not only mentioned.
         full: a whole name or alias, not a part of one.
     """
 
-    role: str | None
+    roles: tuple[str, ...]
     start: int
     end: int
     addressed: bool
@@ -175,7 +175,7 @@ class NameBook:
                 roles = self._roles[key]
                 out.append(
                     Mention(
-                        next(iter(roles)) if len(roles) == 1 else None,
+                        tuple(sorted(roles)),
                         at,
                         end,
                         self._addressed(text, found, at, end, target),

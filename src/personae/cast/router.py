@@ -228,14 +228,16 @@ class Router:
         judged = self._by_profile(text, found, target, language)
         strange = target.bare and (target.proper or target.plays)
         if previous is None:
-            mentioned = {m.role for m in mentions}
+            mentioned = {role for m in mentions for role in m.roles}
             if judged.decision == "reject" and len(mentioned) == 1 and not strange:
-                role = next(iter(mentioned))  # "the cat that Alice owned"
-                if role is not None:
-                    return Routed(
-                        decision="ask", role=role, confidence=judged.confidence,
-                        weights=judged.weights, by="name",
-                    )  # fmt: skip
+                (role,) = mentioned  # "the cat that Alice owned"
+                return Routed(
+                    decision="ask",
+                    role=role,
+                    confidence=judged.confidence,
+                    weights=judged.weights,
+                    by="name",
+                )
             return judged
         if judged.decision == "accept" or strange:
             return judged
@@ -289,25 +291,28 @@ class Router:
     ) -> Routed | None:
         """The one who is named and meant; None where no name tells."""
         meant = [m for m in mentions if m.addressed or self._introduced(text, found, m, target)]
-        roles = dict.fromkeys(m.role for m in meant)
-        first = next((m.role for m in meant if m.start <= target.start < m.end), None)
-        if first is not None:
-            return _certain(first)
+        first = [m for m in meant if m.start <= target.start < m.end]
+        roles = dict.fromkeys(role for m in first or meant for role in m.roles)
         if len(roles) > 1 and previous in roles:
             del roles[previous]  # "Thank you, Alice. Mr Holmes, your turn."
-        if not roles and previous is None and (target.start < 0 or target.pronoun):
-            roles = dict.fromkeys(m.role for m in mentions)
+        if not roles and previous is None and not (target.bare and target.proper):
+            aside = [m for m in mentions if 0 <= target.start <= m.start and not target.pronoun]
+            if target.bare or not aside:  # not "the cat that Alice owned"
+                roles = dict.fromkeys(role for m in mentions for role in m.roles)
         if not roles:
             return None
-        if len(roles) == 1 and None not in roles:
-            return _certain(next(role for role in roles if role))
-        known = [role for role in roles if role] or list(self._profiles)
+        known = list(roles)
+        if len(known) == 1:
+            return _certain(known[0])
         scores, _ = self._index.fit(asked_terms(text))
         best = max(known, key=lambda role: scores[self.roles.index(role)])
         return Routed(
-            decision="ask", role=best, confidence=1 / len(known), by="name",
-            weights={role: 1 / len(known) for role in known[:NEIGHBOURS]} if len(known) > 1 else {},
-        )  # fmt: skip
+            decision="ask",
+            role=best,
+            confidence=1 / len(known),
+            weights={role: 1 / min(len(known), NEIGHBOURS) for role in known[:NEIGHBOURS]},
+            by="name",
+        )
 
     @staticmethod
     def _introduced(text: str, found: Sequence[Token], mention: Mention, target: Target) -> bool:
