@@ -124,6 +124,42 @@ def test_a_cards_secrets_are_known_under_the_scenes_names_and_unknown_ones_stay_
     assert "Wiggins" not in found
 
 
+@pytest.mark.parametrize(("language", "mark"), [("en", ": "), ("zh", "：")])
+async def test_whose_secret_a_cards_secret_is_stands_before_it_unless_it_says_so(
+    folder: Path, language: Any, mark: str
+):
+    """Of "He is afraid of heights" nobody else would know who that is."""
+    scene = case(language=language)
+    given = json.loads(json.dumps(CARD))
+    given["data"]["extensions"]["personae"]["secrets"] = [
+        {"fact": "He is afraid of heights", "known_by": ["Watson", "Holmes"]},
+        {"fact": "The Doctor owes money", "known_by": ["Watson", "Holmes"]},
+    ]
+    (folder / "cards" / "watson.json").write_text(json.dumps(given), encoding="utf-8")
+    brought = players(scene, by_reference(scene, folder), language, 0)
+
+    def blab(call: Any) -> dict[str, Any]:
+        return {"affected": "Wiggins", "influence": "You hear that he is afraid of heights."}
+
+    play, model = await played(scene, scripted(influence=blab), rounds=1, players=brought)
+    holmes, narrator = (
+        next(
+            text_of(c)
+            for c in model.calls
+            if c.role == role and (role == "narrator" or c.meta["character"] == "Holmes")
+        )
+        for role in ("character", "narrator")
+    )
+    for prompt in (holmes, narrator):
+        assert f"The Doctor{mark}He is afraid of heights" in prompt
+        assert "The Doctor owes money" in prompt
+        assert f"The Doctor{mark}The Doctor" not in prompt
+    # What is told before it takes nothing from the fact, which must still not be given away.
+    refused = [e.failure.detail or "" for e in play.events if e.failure is not None]
+    assert refused
+    assert "gives away to 'Wiggins'" in refused[0]
+
+
 async def test_a_cards_secret_is_in_the_prompts_of_those_who_know_it_alone(folder: Path):
     scene = case()
     brought = players(scene, by_reference(scene, folder), "en", 0)

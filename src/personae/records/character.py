@@ -22,6 +22,11 @@ class Secret(Record):
     fact: NotBlank
     known_by: tuple[NotBlank, ...]
 
+    @property
+    def line(self) -> str:
+        """As a prompt tells it."""
+        return self.fact
+
 
 class DialogueTurn(Record):
     """One exchange that shows the voice: what is said to the character, and its reply."""

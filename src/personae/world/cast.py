@@ -27,6 +27,27 @@ STRANGER: Mapping[Language, str] = {"en": "someone", "zh": "某人"}
 """Whom `{{user}}` of a card means: another character's name would put words into its mouth."""
 
 
+_LEAD: Mapping[Language, str] = {"en": "{name}: ", "zh": "{name}："}
+
+
+class CardSecret(Secret):
+    """A secret out of a card, told among those of others.
+
+    A card says "he" or "she" of its own character. Whoever else knows the secret, the narrator and
+    judges must be told who that is.
+
+    Attributes:
+        lead: names the card's character as the scene does; empty where the fact does.
+    """
+
+    lead: str = ""
+
+    @property
+    def line(self) -> str:
+        """As a prompt tells it."""
+        return self.lead + self.fact
+
+
 class CardInPlay(Record):
     """One line of cards.jsonl: a card that a run's scenes refer to, as it was when first played.
 
@@ -120,15 +141,19 @@ def players(
         ).text
         found[one.name] = Player(
             profile=text,
-            secrets=_secrets(scene, one, cards, user, seed),
+            secrets=_secrets(scene, one, cards, language, seed),
             lore=_lore(character, user, seed),
         )
     return found
 
 
 def _secrets(
-    scene: Scene, one: SceneCharacter, cards: Mapping[str, Character], user: str, seed: int
-) -> tuple[Secret, ...]:
+    scene: Scene,
+    one: SceneCharacter,
+    cards: Mapping[str, Character],
+    language: Language,
+    seed: int,
+) -> tuple[CardSecret, ...]:
     """A card's secrets with those of the scene who know them, under the scene's names.
 
     One that nobody in the scene knows is left out: the narrator could only let it slip.
@@ -139,15 +164,20 @@ def _secrets(
         card = cards.get(other.card or "")
         for name in (other.name, *((card.name, card.called) if card else ())):
             called.setdefault(_plain(name), other.name)
-    found: list[Secret] = []
+    found: list[CardSecret] = []
     for secret in character.ours.secrets:
         knowing = {called[_plain(n)] for n in secret.known_by if _plain(n) in called}
         if knowing:
             fact = expand(
-                secret.fact, char=character.called, user=user, seed=seed, pick_seed=seed
+                secret.fact,
+                char=character.called,
+                user=STRANGER[language],
+                seed=seed,
+                pick_seed=seed,
             ).strip()
             names = tuple(c.name for c in scene.characters if c.name in knowing)
-            found.append(Secret(fact=fact, known_by=names))
+            lead = "" if one.name in fact else _LEAD[language].format(name=one.name)
+            found.append(CardSecret(fact=fact, known_by=names, lead=lead))
     return tuple(found)
 
 

@@ -174,7 +174,7 @@ class _World:
                 plan.sampling["character"],
                 partial(plan.characters, c.name),
                 profile=brought[c.name].profile,
-                secrets=tuple(s.fact for s in self.secrets if c.name in s.known_by),
+                secrets=tuple(s.line for s in self.secrets if c.name in s.known_by),
                 lore=brought[c.name].lore,
                 memory=None if plan.memory is None else plan.memory(),
             )
