@@ -25,6 +25,8 @@ HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
 _TOKEN = re.compile(rf"[{HAN}]|[^\W_{HAN}]+(?:-[^\W_{HAN}]+)*")
 _CLAUSE_END = re.compile(r"[,.!?;:，。！？；：、…\n]")
 _SENTENCE_END = re.compile(r"[.!?…\n]\s*$")
+_FILLERS = 4
+"""Unknown words that may stand before the one who is wanted ("step into", "get hold of")."""
 _DOT = "·・‧•"
 _QUOTES = "“”\"'‘’《》「」『』〈〉"
 
@@ -37,7 +39,8 @@ def words(language: Language) -> Mapping[str, frozenset[str]]:
 
 
 @cache
-def _longest_first(language: Language, kind: str) -> str:
+def longest_first(language: Language, kind: str) -> str:
+    """A word list as the alternatives of a pattern."""
     return "|".join(map(re.escape, sorted(words(language)[kind], key=len, reverse=True)))
 
 
@@ -253,9 +256,9 @@ class NameBook:
         before = text[: found[first].start].rstrip(" " + _QUOTES)
         han = _is_han(found[at].low)
         if han:
-            before = re.sub(rf"(?:{_longest_first('zh', 'title')})$", "", before)
+            before = re.sub(rf"(?:{longest_first('zh', 'title')})$", "", before)
             rest = text[found[end - 1].end :]
-            title = re.match(_longest_first("zh", "title"), rest)
+            title = re.match(longest_first("zh", "title"), rest)
             behind = rest[title.end() :] if title else rest
         else:
             behind = text[found[end - 1].end :]
@@ -315,7 +318,7 @@ def _owner(text: str, found: Sequence[Token], at: int, end: int) -> bool:
     if _is_han(found[at].low):
         rest = text[found[end - 1].end :]
         return bool(
-            re.match(rf"(?:的|那位|那个|[大二三小])*(?:{_longest_first('zh', 'relation')})", rest)
+            re.match(rf"(?:的|那位|那个|[大二三小])*(?:{longest_first('zh', 'relation')})", rest)
         )
     relation = words("en")["relation"]
     rest = text[found[end - 1].end :]
@@ -418,18 +421,42 @@ def _clauses(text: str, found: Sequence[Token]) -> list[tuple[int, int]]:
 def _english_clause(
     text: str, part: Sequence[Token], offset: int, known: Mapping[str, frozenset[str]]
 ) -> Target:
-    n = 0
-    cue = switch = False
-    determined = False
-    while n < len(part) and part[n].low in known["lead"]:
-        cue |= part[n].low in known["cue"]
-        switch |= part[n].low in known["switch"]
-        determined = part[n].low in known["determiner"]
+    """Whom a sentence wants.
+
+    The first thing in it that is given an article or a capital letter, or that follows a verb of
+    playing; not "the role of", and not what a question is about.
+    """
+    asks = "?" in text[part[-1].end : part[-1].end + 2] and part[0].low not in known["request"]
+    n = skipped = 0
+    cue = switch = determined = direct = False
+    while n < len(part):
+        one = part[n]
+        if one.low in known["lead"]:
+            cue |= one.low in known["cue"]
+            switch |= one.low in known["switch"]
+            determined, direct = one.low in known["determiner"], one.low in known["direct"]
+            n += 1
+            if n < len(part) and "'" in text[one.end : part[n].start]:
+                direct = part[n].low == "re"  # you're
+                cue |= direct
+                n += part[n].low in {"d", "ll", "re", "m", "s", "ve"}
+            continue
+        linked = n + 1 < len(part) and part[n + 1].low in known["link"]
+        if one.low in known["vessel"] and linked:
+            n, determined, direct, cue = n + 2, False, False, True
+            continue
+        if determined or direct or (one.capital and n) or one.low in known["question"]:
+            break
+        if one.low in known["tail"] and one.low not in known["link"]:
+            return Target()
+        skipped += 1
+        if skipped > _FILLERS or asks or one.low in known["topic"]:
+            return Target()
+        determined = direct = False
         n += 1
-        if n < len(part) and "'" in text[part[n - 1].end : part[n].start]:
-            cue |= part[n].low == "re"  # you're
-            n += part[n].low in {"d", "ll", "re", "m", "s", "ve"}
-    if not cue or n == len(part) or part[n].low in known["question"] | known["tail"]:
+    if n == len(part) or part[n].low in known["question"] | known["tail"]:
+        return Target()
+    if not cue and (asks or not skipped):
         return Target()
     phrase: list[Token] = []
     owned = False
@@ -468,18 +495,20 @@ def _english_clause(
 
 
 def _chinese(text: str, found: Sequence[Token]) -> Target:
-    cues, switches = _longest_first("zh", "cue"), words("zh")["switch"]
+    cues, switches = longest_first("zh", "cue"), words("zh")["switch"]
     for match in re.finditer(
-        rf"(?:^|(?<=[，。！？；：、,.!?;:\s])|现在|来)(?:那|就|再|能|可以|麻烦)*((?:{cues})+)", text
+        rf"(?:^|(?<=[，。！？；：、,.!?;:\s])|现在|来)(?:那|就|再|能|可以|麻烦)*"
+        rf"((?:{cues}|[{HAN}]{{1,2}}[为成])+)",  # a verb that the list does not know
+        text,
     ):
         rest = text[match.end() :]
-        rest = re.sub(rf"^(?:{_longest_first('zh', 'measure')})*", "", rest)
+        rest = re.sub(rf"^(?:{longest_first('zh', 'measure')})*", "", rest)
         start = len(text) - len(rest)
-        stop = re.search(rf"(?:{_longest_first('zh', 'stop')})|[，。！？；：,.!?;:]", rest)
+        stop = re.search(rf"(?:{longest_first('zh', 'stop')})|[，。！？；：,.!?;:]", rest)
         # What stands in a description ends nothing: the phrase runs to what follows its last 的.
         of = _last_of(rest)
         if of >= 0 and (stop is None or stop.start() < of):
-            stop = re.compile(rf"(?:{_longest_first('zh', 'stop')})|[，。！？；：,.!?;:]").search(
+            stop = re.compile(rf"(?:{longest_first('zh', 'stop')})|[，。！？；：,.!?;:]").search(
                 rest, of + 1
             )
         phrase = rest[: stop.start()] if stop else rest
@@ -487,7 +516,7 @@ def _chinese(text: str, found: Sequence[Token]) -> Target:
         if not phrase:
             continue
         described = "的" in phrase
-        head = re.sub(rf"^(?:{_longest_first('zh', 'measure')})+", "", phrase.split("的")[-1])
+        head = re.sub(rf"^(?:{longest_first('zh', 'measure')})+", "", phrase.split("的")[-1])
         size = len(phrase)
         name = _surnamed(phrase)
         token = next((i for i, t in enumerate(found) if t.start >= start), -1)
@@ -498,12 +527,12 @@ def _chinese(text: str, found: Sequence[Token]) -> Target:
             bare=not described and size <= 6,
             proper=name or any(dot in phrase for dot in _DOT),
             pronoun=phrase in words("zh")["pronoun"],
-            plays=bool(re.search(_longest_first("zh", "play"), match[1])),
+            plays=bool(re.search(longest_first("zh", "play"), match[1])),
             switch=any(match[1].endswith(one) or match[1].startswith(one) for one in switches),
             start=token,
             end=token + len(tokens(phrase)),
         )
-    called = re.match(rf"([{HAN}·]{{2,12}}?)(?:{_longest_first('zh', 'title')})?[，、！]", text)
+    called = re.match(rf"([{HAN}·]{{2,12}}?)(?:{longest_first('zh', 'title')})?[，、！]", text)
     if called and (_surnamed(called[1]) or "·" in called[1]):
         size = len(tokens(called[1]))
         return Target(text=called[1], bare=True, proper=True, start=0, end=size)

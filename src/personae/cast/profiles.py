@@ -15,7 +15,7 @@ from functools import cache, lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from personae.cast.names import HAN, clean, words
+from personae.cast.names import HAN, clean, longest_first, words
 from personae.records import Character
 
 Floats = NDArray[np.float64]
@@ -79,7 +79,7 @@ def kin_of(character: Character) -> tuple[str, ...]:
         name, one, two = match["name"] or match["name2"], match["after"], match["before"]
         if not own & set(terms_of(name)):
             found.append(one or two)
-    relations = "|".join(map(re.escape, words("zh")["relation"]))
+    relations = longest_first("zh", "relation")
     found += re.findall(rf"[大二三]?(?:{relations})(?=[{HAN}]{{2,3}})", character.description)
     return tuple(dict.fromkeys(found))
 
