@@ -397,6 +397,23 @@ def test_the_command_rates_says_where_and_can_be_resumed(
     assert "Characters" in shown
 
 
+def test_a_narrow_terminal_shows_every_score_and_what_is_missing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    run = a_run(tmp_path)
+    assert main(["rate", str(run), "--judge", WORLD]) == 0
+    shown = capsys.readouterr().out
+    (model,) = scenes_document([run], prices=lambda _m: None)["models"]
+    for key, estimate in (*model["metrics"].items(), ("average", model["average"])):
+        (line,) = [one for one in shown.splitlines() if one.split()[:1] == [key]]
+        assert f"{estimate['mean']:.2f} (" in line
+        assert f"{estimate['high']:.2f})" in line
+    assert "ratings missing" in shown
+    assert "0.0%" in shown
+    assert "\u2026" not in shown
+
+
 def test_a_rating_outside_of_its_play_run_cannot_be_resumed(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
-from rich.table import Table
 
 from personae.commands.base import (
     Resume,
@@ -20,6 +20,12 @@ from personae.commands.base import (
     show_plan,
 )
 from personae.errors import InputError
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+_LABEL, _COLUMN = 18, 38
+"""Letters that a line's name and a model's scores take in a terminal."""
 
 
 def add(commands: Any) -> None:
@@ -79,23 +85,11 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         ("Scenes with a single character", scenes["alone"]),
         ("Narrators", scenes["narrator"]["models"]),
     ):
-        if not models:
-            continue
-        table = Table(title=title)
-        table.add_column("model", overflow="fold", min_width=20)
-        table.add_column("lang")
-        for name in (*models[0]["metrics"], "average", "scenes", "missing"):
-            table.add_column(name, justify="right")
-        for model in models:
-            table.add_row(
-                model["model"],
-                model["lang"],
-                *(_number(estimate["mean"]) for estimate in model["metrics"].values()),
-                _interval(model["average"]),
-                str(model["n"]),
-                f"{model['missing']:.1%}",
-            )
-        console.print(table)
+        if models:
+            console.print(title, style="bold", markup=False)
+        at_once = max(1, (console.width - _LABEL) // _COLUMN)
+        for start in range(0, len(models), at_once):
+            console.print(_table(models[start : start + at_once]))
     console.print(
         f"{document['rows']} ratings, {document['missing']} of them missing, in "
         f"{document['rating']}; all ratings of the run in {document['run']}/results.jsonl",
@@ -103,14 +97,29 @@ def _show(console: Console, document: dict[str, Any]) -> None:
     )
 
 
-def _number(value: float | None) -> str:
-    return "-" if value is None else f"{value:.2f}"
+def _table(models: Sequence[dict[str, Any]]) -> Table:
+    """A line a metric and a column a model, whose names are long."""
+    from personae.reports.tables import plain_table
+
+    rows = [
+        (key, *(_estimate(model["metrics"][key]) for model in models))
+        for key in models[0]["metrics"]
+    ]
+    rows.append(("average", *(_estimate(model["average"]) for model in models)))
+    rows.append(("scenes", *(str(model["n"]) for model in models)))
+    rows.append(("ratings missing", *(f"{model['missing']:.1%}" for model in models)))
+    return plain_table(["", *(f"{model['model']} ({model['lang']})" for model in models)], rows)
 
 
-def _interval(estimate: dict[str, Any]) -> str:
-    if estimate["low"] is None:
-        return _number(estimate["mean"])
-    return f"{estimate['mean']:.2f} ({estimate['low']:.2f} to {estimate['high']:.2f})"
+def _estimate(estimate: dict[str, Any]) -> str:
+    """A mean with its interval, and with the share that is missing where some is."""
+    if estimate["mean"] is None:
+        shown = "-"
+    elif estimate["low"] is None:
+        shown = f"{estimate['mean']:.2f}"
+    else:
+        shown = f"{estimate['mean']:.2f} ({estimate['low']:.2f} to {estimate['high']:.2f})"
+    return f"{shown}, {estimate['missing']:.1%} missing" if estimate["missing"] else shown
 
 
 def _resume_rate(args: argparse.Namespace, run: Path, was: Was) -> int:
