@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import personae
+from personae.characters.starter import starter_scenes
 from personae.cli import main
 from tests.conftest import ROOT
 from tests.test_docs import FENCE, command_lines
@@ -15,7 +16,8 @@ from tests.test_docs import FENCE, command_lines
 TEXT = (ROOT / "README.md").read_text("utf-8")
 PYTHON = re.compile(r"<!-- python: ([^>]*?) -->\n```python\n(.*?)```", re.DOTALL)
 GYM = Path(__file__).parent / "scripts" / "gym.py"
-MODEL_OPTIONS = ("--model", "--judge", "--examiner", "--exemplars")
+WORLD = Path(__file__).parent / "scripts" / "world.py"
+MODEL_OPTIONS = ("--model", "--judge", "--examiner", "--exemplars", "--characters", "--narrator")
 
 
 def block(language: str, holding: str) -> str:
@@ -33,7 +35,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def with_scripts(words: list[str], folder: Path) -> list[str]:
+def with_scripts(words: list[str], folder: Path, of: Path = GYM) -> list[str]:
     """The command with a script in each model's place; two models stay two."""
     made: list[str] = []
     of_models = False
@@ -44,7 +46,7 @@ def with_scripts(words: list[str], folder: Path) -> list[str]:
         elif of_models:
             lift, _, model = word.rpartition("lift:")
             script = folder / (re.sub(r"\W+", "-", model) + ".py")
-            shutil.copy(GYM, script)
+            shutil.copy(of, script)
             made.append(f"{lift}{'lift:' if 'lift:' in word else ''}scripted:{script}")
         else:
             made.append(word)
@@ -102,6 +104,26 @@ def test_the_python_of_the_page_runs_as_it_stands(here, capsys) -> None:
 
 def test_all_python_of_the_page_is_run() -> None:
     assert len(PYTHON.findall(TEXT)) == TEXT.count("```python")
+
+
+def test_the_commands_of_the_scenes_do_what_the_page_says(here, capsys) -> None:
+    lines = [line for line in command_lines(TEXT) if "runs/play" in line]
+    kinds = [shlex.split(line)[1] for line in lines]
+    assert kinds == ["play", "rate", "audit", "report", "play"]
+    for line in lines:
+        words = with_scripts(shlex.split(line)[1:], here, WORLD)
+        if "--from-round" in words:
+            words += ["--trust-scripts"]
+        assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
+    assert "孙悟空" in (here / "runs" / "play" / "report.html").read_text("utf-8")
+    assert (here / "runs" / "branch" / "plays.jsonl").is_file()
+
+
+def test_the_seat_of_the_page_is_one_that_the_scene_has() -> None:
+    (line,) = [line for line in command_lines(TEXT) if "--as" in line]
+    words = shlex.split(line)
+    (scene,) = [s for s in starter_scenes("en") if s.id == words[words.index("--scene") + 1]]
+    assert words[words.index("--as") + 1] in {c.name for c in scene.characters}
 
 
 def test_the_tree_of_the_page_is_the_repositorys() -> None:
