@@ -407,6 +407,7 @@ def _scenes() -> tuple[Schema, dict[str, Schema]]:
 def _rate_document() -> Schema:
     scenes, defs = _scenes()
     whole = {"run": STRING, "rating": STRING, "rows": COUNT, "missing": COUNT, "scenes": scenes}
+    whole["page"] = {"type": ["string", "null"], "description": "null: a replay writes none."}
     return _open(
         {
             "description": "What `personae rate --json` prints. scenes.models is a contract.",
@@ -431,7 +432,7 @@ def _play_document() -> Schema:
     return _open(
         {
             "description": "What `personae play --json` prints.",
-            **_object({"run": STRING, "plays": _list(play)}),
+            **_object({"run": STRING, "plays": _list(play), "page": {"type": ["string", "null"]}}),
         }
     )
 

@@ -18,7 +18,7 @@ from personae.journal.flow import run
 from personae.models.prices import PriceTable, load_prices
 from personae.progress import Display
 from personae.records import Manifest
-from personae.session import MANIFEST, Options
+from personae.session import MANIFEST, REPORT, Options
 
 Handler = Callable[[argparse.Namespace], int]
 Resume = Callable[[argparse.Namespace, Path, "Was"], int]
@@ -118,6 +118,21 @@ def show_document(args: argparse.Namespace, document: Any, show: Callable[[Conso
     else:
         show(Console(highlight=False))
     return 0
+
+
+def write_play_page(args: argparse.Namespace, run: Path) -> str | None:
+    """Write the report of a play run beside its plays; a replay writes nothing.
+
+    Raises:
+        OutputError: the page cannot be written.
+    """
+    if args.replay:
+        return None
+    from personae.reports.scenes import gather_plays, write_plays_html
+
+    data = gather_plays([run], prices=prices_of(args))
+    write_plays_html(data, run / REPORT, data.manifests[0].language)
+    return str(run / REPORT)
 
 
 def show_plan(args: argparse.Namespace, plan: Plan) -> int:

@@ -19,6 +19,7 @@ from personae.commands.base import (
     command,
     show_document,
     show_plan,
+    write_play_page,
 )
 from personae.errors import InputError, UsageError
 from personae.records.call import PERSON, is_person
@@ -240,7 +241,11 @@ def _carry_out(
         if not args.json:
             print("At most; every act is counted as one that affects somebody.")  # noqa: T201
         return show_plan(args, done.plan)
-    document = {"run": str(args.out), "plays": [_described(play) for play in done.plays]}
+    document = {
+        "run": str(args.out),
+        "plays": [_described(play) for play in done.plays],
+        "page": write_play_page(args, args.out),
+    }
     return show_document(args, document, lambda console: _show(console, document))
 
 
@@ -298,6 +303,8 @@ def _show(console: Console, document: dict[str, Any]) -> None:
             markup=False,
         )
     console.print(f"The plays are in {document['run']}/plays.jsonl", markup=False)
+    if document["page"]:
+        console.print(f"The page: {document['page']}", markup=False)
 
 
 def _resume_play(args: argparse.Namespace, run: Path, was: Was) -> int:

@@ -18,6 +18,7 @@ from personae.commands.base import (
     prices_of,
     show_document,
     show_plan,
+    write_play_page,
 )
 from personae.errors import InputError
 
@@ -74,6 +75,7 @@ def _rate(args: argparse.Namespace) -> int:
         "rows": len(done.rows),
         "missing": sum(row.score is None for row in done.rows),
         "scenes": scenes_document([done.run], prices=prices_of(args)),
+        "page": write_play_page(args, done.run),
     }
     return show_document(args, document, lambda console: _show(console, document))
 
@@ -95,6 +97,8 @@ def _show(console: Console, document: dict[str, Any]) -> None:
         f"{document['rating']}; all ratings of the run in {document['run']}/results.jsonl",
         markup=False,
     )
+    if document["page"]:
+        console.print(f"The page: {document['page']}", markup=False)
 
 
 def _table(models: Sequence[dict[str, Any]]) -> Table:
