@@ -19,7 +19,7 @@ from personae.prompts import quoted
 from personae.rate_stage import Rated, rate
 from personae.records import Audit, Play, Price
 from personae.records.files import read_jsonl
-from personae.reports.ratings import read_rated, scenes_document
+from personae.reports.ratings import read_rated, scenes_document, told_apart
 from personae.session import RESULTS, Options, read_manifest
 from personae.stages import write_results
 from personae.world.scene_file import write_scenes
@@ -330,6 +330,28 @@ async def test_a_model_that_played_a_scene_in_two_runs_stands_once_for_each(tmp_
     assert [(m["model"], m["average"]["mean"]) for m in document["models"]] == [
         ("test:player [run-one]", 3), ("test:player [run-two]", 5)
     ]  # fmt: skip
+
+
+async def test_two_scenes_of_one_id_in_two_runs_are_two_scenes(tmp_path: Path) -> None:
+    runs = []
+    for name, names, judge in (
+        ("one", ("Ada", "Bede"), "test:three"),
+        ("two", ("Cleo", "Dov", "Eve"), "test:five"),
+    ):
+        (tmp_path / name).mkdir()
+        play = a_play(a_scene("T/extracted/0", names=names))
+        run = a_run(tmp_path / name, [play]).rename(tmp_path / name / f"run-{name}")
+        await rated(run, judge)
+        runs.append(run)
+    (model,) = scenes_document(runs, prices=lambda _m: None)["models"]
+    assert (model["model"], model["n"]) == ("test:player", 2)
+    assert model["average"]["mean"] == 4  # over two scenes; over five characters it would be 4.2
+    assert {
+        row.scene_id for one in told_apart([read_rated(r) for r in runs]) for row in one.rows
+    } == {
+        "T/extracted/0 [run-one]",
+        "T/extracted/0 [run-two]",
+    }
 
 
 async def test_the_judges_audit_for_trajectories_is_found_by_the_ratings_rubric(

@@ -183,8 +183,15 @@ def told_apart(rated: Sequence[RatedRun]) -> tuple[RatedRun, ...]:
     """The runs with their own names for what several of them have.
 
     A model that played (or narrated) a scene in several runs has the run's name behind it, in plays
-    and in rows: in all its scenes of that language, those that only one run has too.
+    and in rows: in all its scenes of that language, those that only one run has too. Scenes of one
+    id that are not the same scene (two files that both begin with 1) have the run's name behind
+    their id in rows, or scores would take them for one.
     """
+    hashes: dict[str, set[str]] = defaultdict(set)
+    for one in rated:
+        for play in one.plays:
+            hashes[play.scene.id].add(play.scene_hash)
+    clashing = frozenset(scene for scene, found in hashes.items() if len(found) > 1)
     runs_of: dict[str, set[Path]] = defaultdict(set)
     of_units: dict[str, tuple[str, Language, Kind]] = {}
     for one in rated:
@@ -198,7 +205,7 @@ def told_apart(rated: Sequence[RatedRun]) -> tuple[RatedRun, ...]:
     several = {of_units[unit] for unit, runs in runs_of.items() if len(runs) > 1}
     names = [one.run.resolve().name for one in rated]
     return tuple(
-        _named(one, several, str(one.run) if names.count(name) > 1 else name)
+        _named(one, several, clashing, str(one.run) if names.count(name) > 1 else name)
         for one, name in zip(rated, names, strict=True)
     )
 
@@ -210,11 +217,25 @@ def _units(play: Play) -> Iterator[tuple[str, str, Kind]]:
     yield narrator_unit_id(play), play.narrator, "narrator"
 
 
-def _named(one: RatedRun, several: set[tuple[str, Language, Kind]], label: str) -> RatedRun:
-    """A run whose models of `several` have its label behind them."""
+def _named(
+    one: RatedRun,
+    several: set[tuple[str, Language, Kind]],
+    clashing: frozenset[str],
+    label: str,
+) -> RatedRun:
+    """A run whose models of `several` and scenes of `clashing` have its label behind them."""
 
     def apart(model: str, lang: Language, kind: Kind) -> str:
         return f"{model} [{label}]" if (model, lang, kind) in several else model
+
+    def told(row: RatingRow) -> dict[str, str]:
+        found = {}
+        if (row.model, row.language, kind_of(row)) in several:
+            found["model"] = apart(row.model, row.language, kind_of(row))
+            found["unit_id"] = f"{row.unit_id} [{label}]"
+        if row.scene_id in clashing:
+            found["scene_id"] = f"{row.scene_id} [{label}]"
+        return found
 
     return replace(
         one,
@@ -229,17 +250,7 @@ def _named(one: RatedRun, several: set[tuple[str, Language, Kind]], label: str) 
             )
             for play in one.plays
         ),
-        rows=tuple(
-            row.model_copy(
-                update={
-                    "model": apart(row.model, row.language, kind_of(row)),
-                    "unit_id": f"{row.unit_id} [{label}]",
-                }
-            )
-            if (row.model, row.language, kind_of(row)) in several
-            else row
-            for row in one.rows
-        ),
+        rows=tuple(row.model_copy(update=told(row)) for row in one.rows),
         names={
             (kind, model): f"{model} [{label}]"
             for model, lang, kind in several
