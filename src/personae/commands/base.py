@@ -121,12 +121,14 @@ def show_document(args: argparse.Namespace, document: Any, show: Callable[[Conso
 
 
 def write_play_page(args: argparse.Namespace, run: Path) -> str | None:
-    """Write the report of a play run beside its plays; a replay writes nothing.
+    """Write the report of a play run beside its plays.
+
+    A replay writes nothing, and plays that lie there without their run have no report.
 
     Raises:
         OutputError: the page cannot be written.
     """
-    if args.replay:
+    if args.replay or not (run / MANIFEST).is_file():
         return None
     from personae.reports.scenes import gather_plays, write_plays_html
 
