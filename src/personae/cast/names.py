@@ -236,7 +236,11 @@ class NameBook:
         skip = known["lead"] | known["question"] | known["title"] | known["tail"]
         if at and before.strip(_QUOTES + " ") == "" and before:
             one = found[at - 1]
-            if one.low not in skip and (one.low in self._others or (one.capital and not shouted)):
+            opens = at == 1 or bool(_SENTENCE_END.search(text[: one.start]))
+            full = tuple(t.low for t in found[at:end]) in self._full and opens  # "Simulate Alice"
+            if one.low not in skip and (
+                one.low in self._others or (one.capital and not shouted and not full)
+            ):
                 return True
         if end < len(found) and after == " ":
             one = found[end]
@@ -358,14 +362,21 @@ def target_of(text: str, found: Sequence[Token], language: Language) -> Target:
     return _english(text, found) if language == "en" else _chinese(text, found)
 
 
-def _english(text: str, found: Sequence[Token]) -> Target:
+def described_in(text: str, found: Sequence[Token], language: Language) -> Target:
+    """Whom a text speaks of first, wanted or not: for an instruction in words that no list has."""
+    return _english(text, found, loose=True) if language == "en" else _loose_chinese(text, found)
+
+
+def _english(text: str, found: Sequence[Token], *, loose: bool = False) -> Target:
     known = words("en")
     wanted = [
         one
         for begin, end in _clauses(text, found)
-        for one in (_english_clause(text, found[begin:end], begin, known),)
+        for one in (_english_clause(text, found[begin:end], begin, known, loose=loose),)
         if one.start >= 0
     ]
+    if not wanted and loose:
+        return Target()
     if not wanted:
         return _called(text, found)
     first = next((one for one in wanted if one.switch), None) or next(
@@ -419,7 +430,12 @@ def _clauses(text: str, found: Sequence[Token]) -> list[tuple[int, int]]:
 
 
 def _english_clause(
-    text: str, part: Sequence[Token], offset: int, known: Mapping[str, frozenset[str]]
+    text: str,
+    part: Sequence[Token],
+    offset: int,
+    known: Mapping[str, frozenset[str]],
+    *,
+    loose: bool = False,
 ) -> Target:
     """Whom a sentence wants.
 
@@ -445,18 +461,26 @@ def _english_clause(
         if one.low in known["vessel"] and linked:
             n, determined, direct, cue = n + 2, False, False, True
             continue
-        if determined or direct or (one.capital and n) or one.low in known["question"]:
+        if one.low in known["vessel"] and determined and n + 1 < len(part):  # "the way X would"
+            n, determined, direct, cue = n + 1, False, True, True
+            continue
+        if loose and one.low in known["question"] | known["tail"]:
+            determined = direct = False
+            n += 1
+            continue
+        named = one.capital and (n or (len(part) > 1 and part[1].capital))
+        if determined or direct or named or one.low in known["question"]:
             break
         if one.low in known["tail"] and one.low not in known["link"]:
             return Target()
         skipped += 1
-        if skipped > _FILLERS or asks or one.low in known["topic"]:
+        if not loose and (skipped > _FILLERS or asks or one.low in known["topic"]):
             return Target()
         determined = direct = False
         n += 1
     if n == len(part) or part[n].low in known["question"] | known["tail"]:
         return Target()
-    if not cue and (asks or not skipped):
+    if not loose and not cue and (asks or not skipped):
         return Target()
     phrase: list[Token] = []
     owned = False
@@ -501,42 +525,57 @@ def _chinese(text: str, found: Sequence[Token]) -> Target:
         rf"((?:{cues}|[{HAN}]{{1,2}}[为成])+)",  # a verb that the list does not know
         text,
     ):
-        rest = text[match.end() :]
-        rest = re.sub(rf"^(?:{longest_first('zh', 'measure')})*", "", rest)
-        start = len(text) - len(rest)
-        stop = re.search(rf"(?:{longest_first('zh', 'stop')})|[，。！？；：,.!?;:]", rest)
-        # What stands in a description ends nothing: the phrase runs to what follows its last 的.
-        of = _last_of(rest)
-        if of >= 0 and (stop is None or stop.start() < of):
-            stop = re.compile(rf"(?:{longest_first('zh', 'stop')})|[，。！？；：,.!?;:]").search(
-                rest, of + 1
+        here = _chinese_phrase(text, found, match.end())
+        if here.text:
+            return replace(
+                here,
+                plays=bool(re.search(longest_first("zh", "play"), match[1])),
+                switch=any(match[1].endswith(one) or match[1].startswith(one) for one in switches),
             )
-        phrase = rest[: stop.start()] if stop else rest
-        phrase = phrase.strip(_QUOTES + " ")
-        if not phrase:
-            continue
-        described = "的" in phrase
-        head = re.sub(rf"^(?:{longest_first('zh', 'measure')})+", "", phrase.split("的")[-1])
-        size = len(phrase)
-        name = _surnamed(phrase)
-        token = next((i for i, t in enumerate(found) if t.start >= start), -1)
-        return Target(
-            text=phrase,
-            head=() if not head or head in words("zh")["vague"] else (head[-2:],),
-            modifiers=_bigrams(head) if head else (),
-            bare=not described and size <= 6,
-            proper=name or any(dot in phrase for dot in _DOT),
-            pronoun=phrase in words("zh")["pronoun"],
-            plays=bool(re.search(longest_first("zh", "play"), match[1])),
-            switch=any(match[1].endswith(one) or match[1].startswith(one) for one in switches),
-            start=token,
-            end=token + len(tokens(phrase)),
-        )
     called = re.match(rf"([{HAN}·]{{2,12}}?)(?:{longest_first('zh', 'title')})?[，、！]", text)
     if called and (_surnamed(called[1]) or "·" in called[1]):
         size = len(tokens(called[1]))
         return Target(text=called[1], bare=True, proper=True, start=0, end=size)
     return Target()
+
+
+def _loose_chinese(text: str, found: Sequence[Token]) -> Target:
+    """The first clause behind its first verb of being, letting, asking and the like."""
+    lead = re.match(
+        r"[^，。！？；：、,.!?;:]{0,6}?[是为成作演扮学像叫让请由当选换找听问拟入：]+", text
+    )
+    return _chinese_phrase(text, found, lead.end() if lead else 0)
+
+
+def _chinese_phrase(text: str, found: Sequence[Token], begin: int) -> Target:
+    """What stands from a place on to where somebody's description ends."""
+    rest = re.sub(rf"^(?:{longest_first('zh', 'measure')})*", "", text[begin:])
+    start = len(text) - len(rest)
+    ends = re.compile(
+        rf"{longest_first('zh', 'manner')}|{longest_first('zh', 'stop')}|来(?=[。！？吗吧，]|$)"
+        r"|[，。！？；：,.!?;:]"
+    )
+    stop = ends.search(rest)
+    # What stands in a description ends nothing: the phrase runs to what follows its last 的.
+    of = _last_of(rest)
+    if of >= 0 and (stop is None or stop.start() < of):
+        stop = ends.search(rest, of + 1)
+    phrase = (rest[: stop.start()] if stop else rest).strip(_QUOTES + " ")
+    if not phrase:
+        return Target()
+    described = "的" in phrase
+    head = re.sub(rf"^(?:{longest_first('zh', 'measure')})+", "", phrase.split("的")[-1])
+    token = next((i for i, t in enumerate(found) if t.start >= start), -1)
+    return Target(
+        text=phrase,
+        head=() if not head or head in words("zh")["vague"] else (head[-2:],),
+        modifiers=_bigrams(head) if head else (),
+        bare=not described and len(phrase) <= 6,
+        proper=_surnamed(phrase) or any(dot in phrase for dot in _DOT),
+        pronoun=phrase in words("zh")["pronoun"],
+        start=token,
+        end=token + len(tokens(phrase)),
+    )
 
 
 def _last_of(rest: str) -> int:

@@ -37,6 +37,7 @@ from personae.cast.names import (
     Target,
     Token,
     clean,
+    described_in,
     names_of,
     others_in,
     target_of,
@@ -225,7 +226,7 @@ class Router:
         misspelt = self._misspelt(text, found, target)
         if misspelt is not None:
             return misspelt
-        judged = self._by_profile(text, found, target, language)
+        judged = self._by_profile(text, found, self._whom(text, found, target, language), language)
         strange = target.bare and (target.proper or target.plays)
         if previous is None:
             mentioned = {role for m in mentions for role in m.roles}
@@ -257,7 +258,8 @@ class Router:
         text = clean(instruction)
         language = written_in([text])
         found = tokens(text)
-        return self._evidence(text, found, target_of(text, found, language), language)
+        target = target_of(text, found, language)
+        return self._evidence(text, found, self._whom(text, found, target, language), language)
 
     def calibrated(
         self, examples: Sequence[Example], *, false_accept: float = FALSE_ACCEPT, lost: float = LOST
@@ -338,6 +340,11 @@ class Router:
             weights={role: 1.0},
             by="spelling",
         )
+
+    @staticmethod
+    def _whom(text: str, found: Sequence[Token], target: Target, language: Language) -> Target:
+        """The one who is wanted, or else whom the text speaks of."""
+        return target if target.text else described_in(text, found, language)
 
     # By profile -----------------------------------------------------------------------------------
 
