@@ -171,7 +171,7 @@ BOUNDS = Bounds(("Ann", "Bob", "Cid"), places=("hall", "attic"), place="hall")
 
 async def test_a_narrator_names_witnesses_the_affected_and_what_changes() -> None:
     schema = influence_schema("Ann", ("Bob", "Cid"), ("Bob", "Cid"), BOUNDS, concludes=True)
-    typed = "\n2\nThe door slams in his face\n2\nat the door\n\n2\n1\n\n\n\n\ny\nnight\n\n\ny\n"
+    typed = "\n2\nThe door slams in his face\n2\nat the door\n\n2\n1\n\n\n\n\ny\nnight\n\n\n\ny\n"
     call = call_for(schema, "narrator", step="influence", place="hall")
     value, shown = await filled(typed, call)
     assert value["perceived_by"] == ["Bob", "Cid"]
@@ -182,6 +182,7 @@ async def test_a_narrator_names_witnesses_the_affected_and_what_changes() -> Non
         {"who": "Ann", "position": "", "state": "", "place": "hall"},
     ]
     assert value["environment"] == {"time": "night", "location": "", "description": ""}
+    assert value["surroundings"] == ""
     assert value["concluded"] is True
     assert "How does it touch Cid, as Cid perceives it?" in shown
     assert "Your seat: the narrator" in shown
@@ -189,7 +190,7 @@ async def test_a_narrator_names_witnesses_the_affected_and_what_changes() -> Non
 
 async def test_a_narrator_whose_act_touches_nobody_is_not_asked_how() -> None:
     schema = influence_schema("Ann", ("Bob",), ("Bob",), BOUNDS, concludes=True)
-    value, shown = await filled("0\n\n\n\n\n", call_for(schema, "narrator", step="influence"))
+    value, shown = await filled("0\n\n\n\n\n\n", call_for(schema, "narrator", step="influence"))
     assert value["perceived_by"] == []
     assert value["affected"] == "Ann"
     assert value["influence"] == ""
@@ -199,7 +200,7 @@ async def test_a_narrator_whose_act_touches_nobody_is_not_asked_how() -> None:
 
 
 async def test_a_result_must_be_told_and_an_update_names_whom_it_is_about() -> None:
-    value, shown = await filled("\nIt holds\n\n\n\n\n", call_for(
+    value, shown = await filled("\nIt holds\n\n\n\n\n\n", call_for(
         result_schema(("Cid",), BOUNDS, concludes=True), "narrator", step="result"))  # fmt: skip
     assert value["result"] == "It holds"
     assert value["perceived_by"] == ["Cid"]

@@ -189,6 +189,35 @@ async def test_what_groups_change_at_once_is_all_in_the_state():
     assert last.environment == apart.environment
 
 
+@both_protocols
+async def test_what_was_said_of_a_place_can_change_once_all_have_come_together_there(protocol):
+    apart = scene(2, places={"Ann": "cellar", "Bob": "attic"})
+
+    def change(call: Call) -> dict[str, Any]:
+        now = call.meta["round"]
+        if call.meta["step"] == "update":
+            return {"place": "cellar"}
+        changes = [{"who": call.meta["character"], "position": "", "state": "", "place": "cellar"}]
+        seen = f"lit in round {now}" if call.meta["character"] == "Ann" else ""
+        return {"surroundings": seen, **({} if protocol == "paper" else {"changes": changes})}
+
+    by_step = (
+        {"update": change, "environment": change} if protocol == "paper" else {"influence": change}
+    )
+    play, model = await played(apart, scripted(**by_step), rounds=2, protocol=protocol)
+    assert [e for e in play.events if e.kind == "failure"] == []
+    asked = [c for c in model.calls if c.meta["step"] in ("influence", "environment")]
+    keys = {
+        c.meta["round"]: {"environment", "surroundings"} & set(c.reply_schema.body["properties"])
+        for c in asked
+        if c.reply_schema is not None and "surroundings" in c.reply_schema.body["properties"]
+    }
+    assert keys == {1: {"surroundings"}, 2: {"environment", "surroundings"}}
+    last = [e.state for e in play.events if e.state is not None][-1]
+    assert last is not None
+    assert last.places == {"cellar": "lit in round 2"}
+
+
 # How it ends -----------------------------------------------------------------------------------
 
 

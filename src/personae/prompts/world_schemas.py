@@ -178,16 +178,16 @@ def _change(bounds: Bounds) -> dict[str, Any]:
 
 
 def _surroundings(bounds: Bounds) -> dict[str, Any]:
-    if not bounds.visible:
-        return {}
-    if not bounds.alone:
-        return {"surroundings": perhaps(MAX_DESCRIPTION)}
-    return {
-        "environment": closed_object(
+    """Both, where places differ and all are at one: what was said of it may be out of date."""
+    found: dict[str, Any] = {}
+    if bounds.visible and bounds.alone:
+        found["environment"] = closed_object(
             {
                 "time": perhaps(MAX_POSITION),
                 "location": perhaps(MAX_POSITION),
                 "description": perhaps(MAX_DESCRIPTION),
             }
         )
-    }
+    if bounds.visible and (bounds.places or not bounds.alone):
+        found["surroundings"] = perhaps(MAX_DESCRIPTION)
+    return found
