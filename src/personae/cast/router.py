@@ -185,6 +185,10 @@ class Router:
         """The roles, in their order."""
         return tuple(self._profiles)
 
+    def pieces(self, role: str) -> tuple[str, ...]:
+        """All that a role's card says, in pieces."""
+        return self._profiles[role].pieces
+
     def to_dict(self) -> dict[str, Any]:
         """What router.json holds."""
         file = RouterFile(format=FORMAT, roles=self._profiles, calibration=self.calibration)
@@ -363,13 +367,15 @@ class Router:
         )
         if decision == "accept" and target.start < 0:
             decision = "ask"  # it speaks of somebody's world, and asks for nobody
-        if target.bare and target.proper:  # a name, and nobody's of the cast
+        strange = target.bare and target.proper  # a name, and nobody's of the cast
+        if strange:
             decision, score = "reject", min(score, ask)
         return Routed(
             decision=decision,
             role=None if decision == "reject" else seen.role,
             confidence=0.0 if nothing else probability(score),
             weights=self._weights(np.asarray(seen.scores), NEIGHBOURS),
+            by="name" if strange else "profile",
         )
 
     def _weights(self, scores: Any, count: int) -> dict[str, float]:

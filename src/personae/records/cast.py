@@ -22,7 +22,8 @@ class Routed(Record):
             the nearest one). 1 where the instruction gives a name; else calibrated.
         weights: of the nearest characters, best first, at most three, summing to 1; {} where
             nothing in the instruction is in any profile. On `accept` by name the role alone.
-        by: what told: a name, a misspelt name, retrieval over profiles, or the dialogue so far.
+        by: what told: a name (on `reject`: one that is nobody's), a misspelt name, retrieval over
+            profiles, or the dialogue so far.
     """
 
     decision: Decision
