@@ -227,6 +227,30 @@ def dense(router: Router) -> None:
     )
 
 
+async def with_meaning() -> None:
+    """What the user is asked about by words, and by words and MiniLM (four English roles)."""
+    from personae.cast.meaning import MeaningRouter
+    from personae.world.embedding import make_embedder
+
+    words = Router.from_characters({role: starter(role) for role in EIGHT[:4]})
+    embedder = make_embedder("minilm")
+    assert embedder is not None
+    both = await MeaningRouter.made(words, embedder, instructions("dev", "en"))
+    for split in ("dev", "heldout"):
+        for kind in ("implied", "unknown"):
+            rows = [e for e in instructions(split, "en") if e.kind == kind]
+            a = [words.route(e.text) for e in rows]
+            b = [await both.route(e.text) for e in rows]
+            name = "found" if kind == "implied" else "accepted or asked about"
+            for title, found in (("words", a), ("words, then meaning", b)):
+                hits = [
+                    r.role is not None and (kind == "unknown" or r.role == e.role)
+                    for e, r in zip(rows, found, strict=True)
+                ]
+                print(f"  {split}, {kind} {name} by {title}".ljust(62), share(hits))
+    await embedder.close()
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -245,6 +269,7 @@ def main() -> None:
         return
     if args.dense:
         dense(router)
+        asyncio.run(with_meaning())
         return
     split = "heldout" if args.heldout else "dev"
     encode = minilm()

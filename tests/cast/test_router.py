@@ -59,6 +59,7 @@ def test_whoever_is_named_is_played(role, template):
         ("ANSWER AS DON QUIXOTE", "don-quixote"),
         ("Play the Monkey King.", "sun-wukong"),
         ("孔明先生，请教一事。", "zhuge-liang"),
+        ("黛玉姐姐，好久不见。", "lin-daiyu"),
         ("请潇湘妃子点评我的诗。", "lin-daiyu"),
         ("躬耕隆中的卧龙", "zhuge-liang"),
         ("你是夏洛克·福尔摩斯。", "sherlock-holmes"),
@@ -79,6 +80,7 @@ def test_parts_of_names_nicknames_and_what_a_card_says_somebody_is_called_are_na
         "Play the squire of Don Quixote.",
         "你是迈克罗夫特·福尔摩斯。",
         "扮演孙悟空的师父。",
+        "扮演林黛玉的姐姐。",
     ],
 )
 def test_a_name_inside_a_strangers_name_or_of_his_master_is_not_who_is_wanted(text):

@@ -321,9 +321,10 @@ def _owner(text: str, found: Sequence[Token], at: int, end: int) -> bool:
     """Whether a name only says whose relation is wanted: "Alice's cat", "the squire of Quixote"."""
     if _is_han(found[at].low):
         rest = text[found[end - 1].end :]
-        return bool(
-            re.match(rf"(?:的|那位|那个|[大二三小])*(?:{longest_first('zh', 'relation')})", rest)
-        )
+        found_one = re.match(
+            rf"((?:的|那位|那个|[大二三小])*)({longest_first('zh', 'relation')})", rest
+        )  # 黛玉妹妹 is how one calls her, 黛玉的妹妹 is another
+        return bool(found_one and (found_one[1] or found_one[2] not in words("zh")["title"]))
     relation = words("en")["relation"]
     rest = text[found[end - 1].end :]
     if rest.startswith(("'s ", "' ")):
