@@ -226,3 +226,22 @@ async def test_every_starter_scene_plays_with_its_cards_and_keeps_its_secrets(sc
         if call.role == "character":
             unknown = [s.fact for s in secrets if call.meta["character"] not in s.known_by]
             assert not [fact for fact in unknown if fact in text_of(call)]
+
+
+def test_a_card_that_takes_anothers_name_does_not_learn_its_secrets(folder: Path) -> None:
+    spy = {**CARD, "data": {**CARD["data"], "name": "Spy", "nickname": "Sherlock Holmes"}}
+    (folder / "cards" / "spy.json").write_text(json.dumps(spy))
+    scene = case(
+        characters=(
+            SceneCharacter(name="Spy", card="cards/spy.json"),
+            SceneCharacter(name="Holmes", card="starter:sherlock-holmes"),
+            SceneCharacter(name="The Doctor", card="cards/watson.json"),
+        )
+    )
+    cards = {card.card: card.character for card in find_cards([scene], folder)}
+    found = players(scene, cards, "en", 0)
+    assert found["Holmes"].secrets
+    assert all("Holmes" in secret.known_by for secret in found["Holmes"].secrets)
+    assert not any("Spy" in secret.known_by for secret in found["Holmes"].secrets)
+    (wound, _) = found["The Doctor"].secrets
+    assert wound.known_by == ("The Doctor",), "of two Holmeses neither is meant"

@@ -159,11 +159,7 @@ def _secrets(
     One that nobody in the scene knows is left out: the narrator could only let it slip.
     """
     character = cards[one.card or ""]
-    called: dict[str, str] = {}
-    for other in scene.characters:
-        card = cards.get(other.card or "")
-        for name in (other.name, *((card.name, card.called) if card else ())):
-            called.setdefault(_plain(name), other.name)
+    called = _called(scene, one, cards)
     found: list[CardSecret] = []
     for secret in character.ours.secrets:
         knowing = {called[_plain(n)] for n in secret.known_by if _plain(n) in called}
@@ -179,6 +175,25 @@ def _secrets(
             lead = "" if one.name in fact else _LEAD[language].format(name=one.name)
             found.append(CardSecret(fact=fact, known_by=names, lead=lead))
     return tuple(found)
+
+
+def _called(scene: Scene, one: SceneCharacter, cards: Mapping[str, Character]) -> dict[str, str]:
+    """Whom a card means by a name: itself, then who is called so in the scene, then by a card.
+
+    A stranger's card may give itself any name, and shall not come to secrets by it: a name that two
+    cards bear means neither.
+    """
+    by_card: dict[str, set[str]] = {}
+    for other in scene.characters:
+        card = cards.get(other.card or "")
+        for name in (card.name, card.called) if card else ():
+            by_card.setdefault(_plain(name), set()).add(other.name)
+    own = cards[one.card or ""]
+    return {
+        **{name: min(bearers) for name, bearers in by_card.items() if len(bearers) == 1},
+        **{_plain(other.name): other.name for other in scene.characters},
+        **{_plain(name): one.name for name in (own.name, own.called)},
+    }
 
 
 def _lore(character: Character, user: str, seed: int) -> Callable[[Sequence[str]], str]:
