@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
+import random
+import re
 from typing import Any
 
 import pytest
@@ -163,6 +166,99 @@ async def test_what_happens_elsewhere_is_in_nobodys_prompt_here(protocol):
     for name, elsewhere in (("Ann", ("Bob", "Dee")), ("Bob", ("Ann", "Cid"))):
         for prompt in prompts_of(model, name):
             assert not [other for other in elsewhere if other in prompt]
+
+
+class Busy:
+    """All roles at random: whispers, moves, few witnesses; no text is ever the same.
+
+    A text that others may perceive begins with T, one that is its owner's alone with P.
+    """
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.numbers = itertools.count()
+        self.private: dict[str, str] = {}
+
+    def text(self, kind: str, owner: str = "") -> str:
+        word = f"{kind}{next(self.numbers)}x"
+        if kind == "P":
+            self.private[word] = owner
+        return word
+
+    def some(self, names: list[str]) -> list[str]:
+        return [name for name in names if self.chance.random() < 0.5]
+
+    def reply(self, call: Call) -> dict[str, Any]:
+        assert call.reply_schema is not None
+        who, value = str(call.meta["character"]), answer(call)
+        for name, part in call.reply_schema.body["properties"].items():
+            if name in ("action", "speech", "influence", "result"):
+                value[name] = self.text("T")
+            elif name in ("plan", "belief", "desire", "intention") or (
+                name == "environment" and part["type"] == "string"
+            ):
+                value[name] = self.text("P", who)
+            elif name in ("to", "perceived_by"):
+                value[name] = self.some(part["items"]["enum"])
+            elif name in ("manner", "affected", "place"):
+                value[name] = self.chance.choice(part["enum"])
+            elif name == "state":
+                value[name] = self.text("P", str(call.meta["whom"]))
+            elif name == "changes":
+                value[name] = [
+                    self.change(one, part["items"]["properties"])
+                    for one in self.some(part["items"]["properties"]["who"]["enum"])
+                ]
+        return value
+
+    def change(self, who: str, fields: dict[str, Any]) -> dict[str, str]:
+        change = {"who": who, "position": "", "state": self.text("P", who)}
+        if "place" in fields:
+            change["place"] = self.chance.choice(fields["place"]["enum"])
+        return {name: text for name, text in change.items() if name in fields}
+
+
+@both_protocols
+@pytest.mark.parametrize("seed", range(6))
+async def test_whatever_is_whispered_and_wherever_they_go_prompts_hold_what_was_perceived_alone(
+    protocol, seed
+):
+    busy = Busy(seed)
+    places = {"Ann": "cellar", "Bob": "attic", "Cid": "cellar", "Dee": "attic"}
+    play, model = await played(
+        scene(4, places=places if seed % 2 else None), busy.reply, rounds=4, protocol=protocol
+    )
+    looked_at = 0
+    for call, reply in zip(model.calls, model.replies, strict=True):
+        if call.role != "character":
+            continue
+        me = str(call.meta["character"])
+        perceived = {e.text for e in play.seen_by(me)}
+        if call.meta["step"] == "dialogue":  # it is told what it does meanwhile
+            perceived |= {
+                str(r.value["action"])
+                for c, r in zip(model.calls, model.replies, strict=True)
+                if c.meta == {**call.meta, "step": "action"}
+            }
+        for word in re.findall(r"[PT]\d+x", text_of(call)):
+            looked_at += 1
+            if word[0] == "P":
+                assert busy.private[word] == me, call.meta
+            else:
+                assert word in perceived, call.meta
+        assert reply.ok
+    assert looked_at > 100
+    whispers = [e for e in play.events if e.manner == "whisper" and e.actor is not None]
+    assert whispers
+    for event in whispers:
+        assert set(event.perceived_by) <= {event.actor, *event.to}
+    where = {c.name: c.place for c in play.scene.characters}
+    for event in play.events:
+        if event.turn >= 0:
+            assert len({where[name] for name in event.perceived_by}) <= 1
+        elif event.kind == "update":
+            assert event.state is not None
+            where = {name: one.place for name, one in event.state.characters.items()}
 
 
 async def test_state_goal_plan_and_beliefs_of_one_are_in_no_prompt_of_another():
