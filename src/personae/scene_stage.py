@@ -42,7 +42,6 @@ REJECTED = "rejected.jsonl"
 COMPARISON_ROWS = "comparison.jsonl"
 COMPARISON = "comparison.json"
 
-STRANGER: Mapping[Language, str] = {"en": "someone", "zh": "某人"}  # for {{user}} of a card
 MOST_TOLD = 6_000  # characters of a card's description that a writer is given
 
 
@@ -178,7 +177,7 @@ def _starters(language: Language) -> list[_Person]:
 
 
 def _person(character: Character, card: str) -> _Person:
-    from personae.characters.macros import expand
+    from personae.characters.macros import STRANGER, expand
 
     parts = (character.description, character.personality)
     tongue = character.ours.language or written_in(parts)

@@ -14,9 +14,13 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
+from personae.records import Language
+
+STRANGER: Mapping[Language, str] = {"en": "someone", "zh": "某人"}
+"""Whom `{{user}}` of a card means in a scene: a character's name would put words into its mouth."""
 KNOWN = frozenset(
     {"char", "user", "original", "random", "pick", "roll", "//", "comment", "hidden_key", "reverse"}
 )

@@ -126,7 +126,7 @@ def profile(
         greeting_index=greeting_index, before=before,
     )  # fmt: skip
     lore_before, lore_after = lore_texts(found, messages=len(heard))
-    known = {_plain(name) for name in (character.name, character.called, *aliases)}
+    known = {plain_name(name) for name in (character.name, character.called, *aliases)}
     conversations = [
         tuple(line.model_copy(update={"text": filled(line.text)}) for line in block)
         for block in _conversations(character, user)
@@ -145,7 +145,7 @@ def profile(
         secrets=tuple(
             filled(secret.fact)
             for secret in ours.secrets
-            if any(_plain(name) in known for name in secret.known_by)
+            if any(plain_name(name) in known for name in secret.known_by)
         ),
     )
 
@@ -232,7 +232,8 @@ def persona_line(
     )
 
 
-def _plain(name: str) -> str:
+def plain_name(name: str) -> str:
+    """What two spellings of one name have in common: case, width and spaces do not count."""
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
-from personae.characters.card import read_character
-from personae.characters.macros import expand
-from personae.characters.prompt import lore, lore_texts, profile
-from personae.characters.starter import SCHEME, starter
-from personae.errors import InputError
+from personae.characters.macros import STRANGER, expand
+from personae.characters.prompt import lore, lore_texts, plain_name, profile
+from personae.characters.starter import card_named
 from personae.records import (
     Character,
     Language,
@@ -22,10 +19,6 @@ from personae.records import (
 )
 from personae.records.files import read_jsonl, write_atomically
 from personae.world.engine import Player
-
-STRANGER: Mapping[Language, str] = {"en": "someone", "zh": "某人"}
-"""Whom `{{user}}` of a card means: another character's name would put words into its mouth."""
-
 
 _LEAD: Mapping[Language, str] = {"en": "{name}: ", "zh": "{name}："}
 
@@ -74,19 +67,7 @@ def find_cards(scenes: Iterable[Scene], folder: Path) -> tuple[CardInPlay, ...]:
         InputError: a card is not there or cannot be read; a path is absolute.
     """
     wanted = dict.fromkeys(c.card for scene in scenes for c in scene.characters if c.card)
-    return tuple(CardInPlay(card=card, character=_card(card, folder)) for card in wanted)
-
-
-def _card(card: str, folder: Path) -> Character:
-    if card.startswith(SCHEME):
-        return starter(card)
-    if PurePosixPath(card).is_absolute() or PureWindowsPath(card).drive:
-        raise InputError(
-            "the path of a card is absolute",
-            place=card,
-            mend="Give a path relative to the scene file",
-        )
-    return read_character(folder / card)
+    return tuple(CardInPlay(card=card, character=card_named(card, folder)) for card in wanted)
 
 
 def write_cards(cards: Sequence[CardInPlay], path: Path) -> None:
@@ -162,7 +143,7 @@ def _secrets(
     called = _called(scene, one, cards)
     found: list[CardSecret] = []
     for secret in character.ours.secrets:
-        knowing = {called[_plain(n)] for n in secret.known_by if _plain(n) in called}
+        knowing = {called[plain_name(n)] for n in secret.known_by if plain_name(n) in called}
         if knowing:
             fact = expand(
                 secret.fact,
@@ -187,12 +168,12 @@ def _called(scene: Scene, one: SceneCharacter, cards: Mapping[str, Character]) -
     for other in scene.characters:
         card = cards.get(other.card or "")
         for name in (card.name, card.called) if card else ():
-            by_card.setdefault(_plain(name), set()).add(other.name)
+            by_card.setdefault(plain_name(name), set()).add(other.name)
     own = cards[one.card or ""]
     return {
         **{name: min(bearers) for name, bearers in by_card.items() if len(bearers) == 1},
-        **{_plain(other.name): other.name for other in scene.characters},
-        **{_plain(name): one.name for name in (own.name, own.called)},
+        **{plain_name(other.name): other.name for other in scene.characters},
+        **{plain_name(name): one.name for name in (own.name, own.called)},
     }
 
 
@@ -212,7 +193,3 @@ def _lore(character: Character, user: str, seed: int) -> Callable[[Sequence[str]
         return "\n".join((*first, *last))
 
     return drawn
-
-
-def _plain(name: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
