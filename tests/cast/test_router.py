@@ -133,9 +133,10 @@ def test_an_alias_of_nobody_is_an_error():
         Router.from_characters({"alice": starter("alice")}, {"bob": ["Bob"]})
 
 
-def test_a_name_without_a_letter_is_an_error_that_says_what_to_do():
-    with pytest.raises(InputError, match="Give an alias"):
-        Router.from_characters({"dots": Character(name="…")})
+def test_a_name_without_a_letter_or_of_a_page_is_an_error_that_says_what_to_do():
+    for name in ("…", "名" * 40):
+        with pytest.raises(InputError, match="Give an alias"):
+            Router.from_characters({"dots": Character(name=name)})
     found = Router.from_characters({"dots": Character(name="…")}, {"dots": ["Dots"]})
 
     assert found.route("Play Dots.").role == "dots"

@@ -19,6 +19,8 @@ from itertools import pairwise
 
 from personae.records import Character, Language
 
+MAX_NAME_TOKENS = 32
+"""What is longer is no name that anybody types."""
 MAX_CHARS = 4_000
 """Of a longer instruction the beginning counts."""
 HAN = "\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
@@ -132,7 +134,7 @@ class NameBook:
         for role, spelt in names.items():
             for name in spelt:
                 key = _key(name)
-                if key:
+                if 0 < len(key) <= MAX_NAME_TOKENS:
                     self._roles[key].add(role)
                     full.add(key)
         parts: dict[tuple[str, ...], set[str]] = defaultdict(set)
@@ -635,7 +637,8 @@ def names_of(character: Character, aliases: Sequence[str] = ()) -> tuple[str, ..
         name for key in (character.name, character.called) for name in _spellings().get(key, ())
     ]
     every = (character.name, character.called, *aliases, *known, *told)
-    return tuple(dict.fromkeys(name.strip() for name in every if _key(name)))
+    usable = (name.strip() for name in every if 0 < len(_key(name)) <= MAX_NAME_TOKENS)
+    return tuple(dict.fromkeys(usable))
 
 
 def others_in(character: Character) -> tuple[str, ...]:

@@ -23,9 +23,10 @@ Floats = NDArray[np.float64]
 _PIECE = re.compile(rf"[{HAN}]+|[^\W_{HAN}]+")
 _SENTENCE = re.compile(r"(?<=[.!?;。！？；\n])\s*")
 _BESIDE = re.compile(
-    r"(?P<name>[A-Z][\w'-]+), (?:the |his |her |an? )?"
+    r"\b(?P<name>[A-Z][\w'-]{1,40}), (?:the |his |her |an? )?"
     r"(?P<after>[a-z][\w' -]{2,40}?)(?=,| who| of| and|\.|;)"
-    r"|(?:\b(?:his|her|the) )(?P<before>[a-z][a-z -]{2,40}?) (?:called )?(?P<name2>[A-Z][\w'-]+)"
+    r"|(?:\b(?:his|her|the) )(?P<before>[a-z][a-z -]{2,40}?) (?:called )?"
+    r"(?P<name2>[A-Z][\w'-]{1,40})"
 )
 _K1, _B = 1.2, 0.75
 _HAN_FROM = "\u3400"

@@ -434,7 +434,8 @@ def profile_of(character: Character, aliases: Sequence[str] = ()) -> RoleProfile
     names = names_of(character, aliases)
     if not names:
         raise InputError(
-            f"the name {character.name!r} has no letter to be found by", mend="Give an alias"
+            f"the name {character.name[:40]!r} has no letter to be found by, or is too long",
+            mend="Give an alias",
         )
     return RoleProfile(
         names=names,
