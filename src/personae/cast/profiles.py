@@ -8,7 +8,7 @@ says of somebody else is how a stranger is known.
 from __future__ import annotations
 
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 
@@ -116,6 +116,12 @@ def terms_of(text: str, *, singles: bool = False) -> list[str]:
     return found
 
 
+@lru_cache(maxsize=16_384)
+def _counted(text: str) -> Counter[str]:
+    """The terms of a piece; kept, so that a new role does not cost the old ones again."""
+    return Counter(terms_of(text, singles=True))
+
+
 @cache
 def _empty() -> frozenset[str]:
     """Stems that say nothing of who is wanted."""
@@ -147,34 +153,39 @@ class Profiles:
         kin: Mapping[str, Sequence[str]],
     ) -> None:
         self.roles = tuple(pieces)
-        flat = [
-            (n, terms_of(text, singles=True))
-            for n, role in enumerate(self.roles)
-            for text in pieces[role]
-        ]
+        flat = [(n, _counted(text)) for n, role in enumerate(self.roles) for text in pieces[role]]
         self._owner = np.array([n for n, _ in flat], dtype=np.intp)
         self._first = np.searchsorted(self._owner, np.arange(len(self.roles)))
-        size = np.array([len(terms) for _, terms in flat], dtype=np.float64)
+        size = np.array([terms.total() for _, terms in flat], dtype=np.float64)
         average = size.mean() if len(size) else 1.0
         self._count = len(flat)
-        places: dict[str, list[tuple[int, int]]] = defaultdict(list)
-        for at, (_, terms) in enumerate(flat):
-            for term, times in Counter(terms).items():
-                places[term].append((at, times))
-        self._postings: dict[str, tuple[NDArray[np.intp], Floats]] = {}
-        for term, rows in places.items():
-            where = np.array([row[0] for row in rows], dtype=np.intp)
-            often = np.array([row[1] for row in rows], dtype=np.float64)
-            norm = often + _K1 * (1 - _B + _B * size[where] / average)
-            self._postings[term] = where, often * (_K1 + 1) / norm
+        self._terms: dict[str, int] = {}
+        rows = [
+            (self._terms.setdefault(term, len(self._terms)), at, times)
+            for at, (_, terms) in enumerate(flat)
+            for term, times in terms.items()
+        ]
+        table = np.array(rows, dtype=np.intp).reshape(-1, 3)
+        table = table[np.argsort(table[:, 0], kind="stable")]
+        self._starts = np.searchsorted(table[:, 0], np.arange(len(self._terms) + 1)).tolist()
+        self._places = np.ascontiguousarray(table[:, 1])
+        often = table[:, 2].astype(np.float64)
+        norm = often + _K1 * (1 - _B + _B * size[self._places] / average)
+        self._values = often * (_K1 + 1) / norm
         self._identity, self._described, self._kin = (
             [frozenset(term for text in kind[role] for term in terms_of(text)) for role in pieces]
             for kind in (identity, described, kin)
         )
 
+    def _posting(self, term: str) -> slice:
+        """Where the places and values of a term stand; nowhere where no piece has it."""
+        at = self._terms.get(term)
+        return slice(0, 0) if at is None else slice(self._starts[at], self._starts[at + 1])
+
     def weight(self, term: str) -> float:
         """How rare a term is among the pieces (idf of Robertson and Sparck Jones, above 0)."""
-        have = len(self._postings[term][0]) if term in self._postings else 0
+        where = self._posting(term)
+        have = where.stop - where.start
         return float(np.log1p((self._count - have + 0.5) / (have + 0.5)))
 
     def fit(self, asked: Iterable[str]) -> tuple[Floats, Floats]:
@@ -190,9 +201,10 @@ class Profiles:
             single = len(term) == 1 and term >= _HAN_FROM
             share = _SINGLE if single else 1.0
             total += 0.0 if single else weight
-            if term in self._postings:
-                at, values = self._postings[term]
-                scores[at] += share * weight * values
+            if term in self._terms:
+                where = self._posting(term)
+                at = self._places[where]
+                scores[at] += share * weight * self._values[where]
                 if not single:
                     held[np.unique(self._owner[at])] += weight
         best = np.zeros(len(self.roles))
@@ -221,4 +233,4 @@ class Profiles:
 
     def holds(self, term: str, role: int) -> bool:
         """Whether a term is in a role's profile."""
-        return term in self._postings and bool((self._owner[self._postings[term][0]] == role).any())
+        return bool((self._owner[self._places[self._posting(term)]] == role).any())
