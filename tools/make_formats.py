@@ -21,7 +21,13 @@ from personae.judging.audit import AuditRow
 from personae.judging.people import HumanAgreement
 from personae.judging.trajectory_audit import TrajectoryAuditRow
 from personae.judging.trajectory_pairs import SceneDifference
-from personae.judging.trajectory_scores import Cronbach, Gap, JudgeAgreement, TrajectoryScores
+from personae.judging.trajectory_scores import (
+    CharacterScores,
+    Cronbach,
+    Gap,
+    JudgeAgreement,
+    TrajectoryScores,
+)
 from personae.judging.writers import Comparison
 from personae.records import (
     Agreement,
@@ -389,6 +395,7 @@ def _scenes() -> tuple[Schema, dict[str, Schema]]:
     )
     shown = {
         "models": {**scores, "description": "Without scenes of a single character."},
+        "characters": _list(_ref(CharacterScores)),
         "alone": {**scores, "description": "Of the scenes with a single character."},
         "by_judge": by_judge,
         "agreement": _list(_ref(JudgeAgreement)),
@@ -401,7 +408,9 @@ def _scenes() -> tuple[Schema, dict[str, Schema]]:
         "cost": _object({"characters": cost, "narrator": cost, "judges": cost}),
         "plays": COUNT,
     }
-    return _object(shown), _records(TrajectoryScores, JudgeAgreement, Cronbach, Gap, UsageLine)
+    return _object(shown), _records(
+        TrajectoryScores, CharacterScores, JudgeAgreement, Cronbach, Gap, UsageLine
+    )
 
 
 def _rate_document() -> Schema:

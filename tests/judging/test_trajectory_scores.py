@@ -14,6 +14,7 @@ from personae.judging.trajectory_scores import (
     dimension_alphas,
     origin_gaps,
     rating_agreement,
+    score_characters,
     score_trajectories,
     scores_document,
 )
@@ -170,6 +171,24 @@ def test_scenes_with_a_single_character_are_kept_apart() -> None:
     document = scores_document(some)
     assert [m["average"]["mean"] for m in document["models"]] == [2]
     assert [m["average"]["mean"] for m in document["alone"]] == [5]
+
+
+def test_a_character_is_scored_over_the_scenes_that_it_is_in() -> None:
+    some = [*rows("t/extracted/1", "Ann", 2), *rows("t/extracted/2", "Ann", 4)]
+    some += [*rows("t/extracted/1", "Ben", 5), *rows("t/extracted/3", "Ann", 1, alone=True)]
+    ann, ben = score_characters(Ratings(some))
+    assert (ann.character, ann.metrics["KA"].mean, ann.n) == ("Ann", 3, 2)
+    assert (ben.character, ben.metrics["KA"].mean, ben.n) == ("Ben", 5, 1)
+
+
+def test_judges_of_a_lone_character_do_not_enter_the_agreement() -> None:
+    some = [r for j in ("j1", "j2") for s, g in (("1", 2), ("2", 4))
+            for r in rows(f"t/extracted/{s}", "Ann", g, judge=j)]  # fmt: skip
+    apart = [*rows("t/extracted/3", "Ann", 1, judge="j1", alone=True),
+             *rows("t/extracted/3", "Ann", 5, judge="j2", alone=True)]  # fmt: skip
+    (first, *_) = rating_agreement(Ratings([*some, *apart]))
+    assert first.agreement is not None
+    assert (first.agreement.alpha, first.agreement.units) == (1, 2)
 
 
 def test_languages_and_models_are_scored_apart() -> None:

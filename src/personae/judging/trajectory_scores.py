@@ -59,6 +59,12 @@ class TrajectoryScores(Record):
     acts_missing: float = Field(ge=0, le=1)
 
 
+class CharacterScores(TrajectoryScores):
+    """The scores of one character as one model played it in one language."""
+
+    character: str
+
+
 class Gap(Record):
     """A model's average in extracted scenes minus that in generated ones.
 
@@ -118,6 +124,7 @@ class Unit(NamedTuple):
     title: str
     alone: bool
     acts_missing: float
+    character: str = ""
 
 
 _Values: TypeAlias = Mapping[Unit, float]
@@ -172,6 +179,7 @@ class Ratings:
                 row.title,
                 row.alone,
                 row.acts_missing,
+                row.character or "",
             )
             if named.setdefault(row.unit_id, unit) != unit:
                 raise InputError(f"unit id {row.unit_id!r} names two trajectories")
@@ -244,22 +252,43 @@ def score_trajectories(
         return ratings.of_panel(metric) if judge is None else ratings.of_judge(judge, metric)
 
     by_metric, averages = {key: values(key) for key in ratings.keys}, values(AVERAGE)
-    found = []
-    for (model, lang), units in sorted(groups.items()):
-        metrics = {key: _estimate(units, given, seed) for key, given in by_metric.items()}
-        average = _estimate(units, averages, seed)
-        found.append(
-            TrajectoryScores(
-                model=model,
-                lang=lang,
-                metrics=metrics,
-                average=average,
-                n=average.n,
-                missing=sum(m.missing for m in metrics.values()) / len(metrics),
-                acts_missing=sum(u.acts_missing for u in units) / len(units),
-            )
+    return [
+        TrajectoryScores(model=model, lang=lang, **_scored(units, by_metric, averages, seed))
+        for (model, lang), units in sorted(groups.items())
+    ]
+
+
+def score_characters(ratings: Ratings, *, seed: int = 0) -> list[CharacterScores]:
+    """The scores of every character by model and language, sorted; scenes with one kept apart.
+
+    Means and intervals are over the scenes that the character is in.
+    """
+    groups: dict[tuple[str, str, Language], list[Unit]] = defaultdict(list)
+    for unit in ratings.units:
+        if not unit.alone:
+            groups[unit.character, unit.model, unit.lang].append(unit)
+    by_metric = {key: ratings.of_panel(key) for key in ratings.keys}
+    averages = ratings.of_panel(AVERAGE)
+    return [
+        CharacterScores(
+            character=name, model=model, lang=lang, **_scored(units, by_metric, averages, seed)
         )
-    return found
+        for (name, model, lang), units in sorted(groups.items())
+    ]
+
+
+def _scored(
+    units: Sequence[Unit], by_metric: Mapping[str, _Values], averages: _Values, seed: int
+) -> dict[str, Any]:
+    metrics = {key: _estimate(units, given, seed) for key, given in by_metric.items()}
+    average = _estimate(units, averages, seed)
+    return {
+        "metrics": metrics,
+        "average": average,
+        "n": average.n,
+        "missing": sum(m.missing for m in metrics.values()) / len(metrics),
+        "acts_missing": sum(u.acts_missing for u in units) / len(units),
+    }
 
 
 def scene_means(units: Iterable[Unit], values: _Values) -> dict[str, float]:
@@ -346,8 +375,9 @@ def rating_agreement(
     """Ordinal Krippendorff alpha between the models that judged: per metric, and on the average.
 
     As `scores.judge_agreement`: repeats of one model, and judges of the same weights, are one
-    rater. Intervals resample scenes.
+    rater. Intervals resample scenes. Scenes with one character are left out, as in all scores.
     """
+    together = [u for u in ratings.units if ratings.kind == "narrator" or not u.alone]
     raters: dict[str, list[str]] = defaultdict(list)
     for judge in ratings.judges:
         raters[weights_of(judge)].append(judge)
@@ -359,7 +389,7 @@ def rating_agreement(
             continue
         given = {judge: ratings.of_judge(judge, metric) for judge in ratings.judges}
         table = []
-        for unit in ratings.units:
+        for unit in together:
             of_raters = [[given[j][unit] for j in some if unit in given[j]] for some in
                          raters.values()]  # fmt: skip
             table.append([_mean(scores) if scores else None for scores in of_raters])
@@ -368,7 +398,7 @@ def rating_agreement(
             reason = "no trajectory has ratings of two judges"
             found.append(JudgeAgreement(metric=metric, agreement=None, reason=reason))
             continue
-        alpha = ordinal_alpha(table, [u.scene for u in ratings.units], seed=seed)
+        alpha = ordinal_alpha(table, [u.scene for u in together], seed=seed)
         found.append(
             JudgeAgreement(
                 metric=metric,
@@ -434,6 +464,7 @@ def scores_document(
 
     return {
         "models": documents(score_trajectories(ratings, seed=seed)),
+        "characters": documents(score_characters(ratings, seed=seed)),
         "alone": documents(score_trajectories(ratings, alone=True, seed=seed)),
         "by_judge": {
             judge: documents(score_trajectories(ratings, judge=judge, seed=seed))
