@@ -93,6 +93,19 @@ async def test_a_narrator_that_blabs_once_is_asked_again_and_its_second_answer_t
     assert not [e for e in play.events if e.kind == "failure"]
 
 
+@both_protocols
+async def test_a_goal_is_nobody_elses_whatever_the_narrator_tells(protocol):
+    base = scene(3)
+    ann = base.characters[0].model_copy(update={"goal": FACT})
+    shy = base.model_copy(update={"characters": (ann, *base.characters[1:])})
+    play, model = await played(shy, whispering, rounds=2, protocol=protocol)
+    assert any(FACT in text_of(c) for c in model.calls if c.role == "narrator")
+    assert all(FACT in prompt for prompt in prompts_of(model, "Ann"))
+    for name in ("Bob", "Cid"):
+        assert not any(FACT in prompt for prompt in prompts_of(model, name))
+    assert [e for e in play.events if e.kind == "failure"], "the narrator was refused"
+
+
 async def test_a_whisper_is_perceived_by_its_parties_alone_whatever_the_narrator_says():
     def touched(call: Call) -> dict[str, Any]:
         return {"affected": "Bob"} if call.meta["character"] == "Ann" else {}

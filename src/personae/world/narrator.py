@@ -246,7 +246,13 @@ class Narrator:
 
     def _check_told(self, text: str, readers: Sequence[str], turn: Turn) -> None:
         if text.strip():
-            reason = given_away(text, readers, self.secrets, (*turn.story, *turn.now))
+            goals = [
+                Secret(fact=c.goal, known_by=(c.name,))
+                for c in self.scene.characters
+                if c.goal and c.goal.strip()
+            ]
+            hidden = (*self.secrets, *goals)
+            reason = given_away(text, readers, hidden, (*turn.story, *turn.now))
             if reason is not None:
                 raise RefusedError(reason)
 
