@@ -1,4 +1,4 @@
-"""All benchmarks of issue A6, one after the other; what `make bench` runs."""
+"""All benchmarks, one after the other; what `make bench` runs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,23 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 HERE = Path(__file__).parent
+SCRIPTS = (
+    "engine.py",
+    "kill.py",
+    "cost.py",
+    "local_engine.py",
+    "play.py",
+    "memory.py",
+    "fuzz_cards.py",
+    "router.py",
+)
 
 
 def main() -> None:
     print(f"# {datetime.now(UTC):%Y-%m-%d %H:%M} UTC, {platform.machine()}, {os.cpu_count()} cores")
     print(f"load {os.getloadavg()[0]:.1f}, Python {platform.python_version()}", flush=True)
     failed = []
-    for script in ("engine.py", "kill.py", "cost.py", "local_engine.py"):
+    for script in SCRIPTS:
         print(f"\n# {script}\n", flush=True)
         if subprocess.run([sys.executable, HERE / script], check=False).returncode:
             failed.append(script)
