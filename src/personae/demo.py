@@ -51,11 +51,11 @@ from personae.world.scene_file import read_scenes
 AUDIT_GROUPS = (*WORSE, *ORDERS)
 ENVIRONMENTS_OFFERED = 12
 """A small examiner chooses better, and much sooner, from twelve names than from 150."""
-SHORT = 72
-EXAMPLE = 40
+SHORT = 64
+EXAMPLE = 36
 """Tokens of an answer, and of an example: the demo has to end within minutes on two cores."""
 VERDICT = 96
-TURN = 128
+TURN = 112
 """Tokens of a verdict, and of what a character or the narrator says in the scene."""
 
 
@@ -124,14 +124,7 @@ async def demo(
         watcher = options.watcher
         live = await build_benchmark(run.client, plan, people, watcher=watcher)
         live = await write_exemplars(run.client, live, model, sampling=writer, watcher=watcher)
-        bench = _both(live, shipped)
-        run.manifest = run.manifest.model_copy(update={"benchmark_hash": bench.hash})
-        what = EvalPlan(
-            models=(model,), judges=(model, lift), sampling=answering, judge_sampling=judging
-        )
-        if options.live:
-            write_benchmark(bench, out / BENCHMARK)
-        rows = await evaluate_in(run, bench, what)
+        # Before the interview, whose prompts the audit goes on with in the engine's caches.
         scene = PlayPlan(
             characters=lambda _name, _now: model,
             narrator=lambda _now: model,
@@ -140,6 +133,14 @@ async def demo(
             memory=lambda: MemoryStream("en"),
         )
         await play_in(run, scenes, scene, {})
+        bench = _both(live, shipped)
+        run.manifest = run.manifest.model_copy(update={"benchmark_hash": bench.hash})
+        what = EvalPlan(
+            models=(model,), judges=(model, lift), sampling=answering, judge_sampling=judging
+        )
+        if options.live:
+            write_benchmark(bench, out / BENCHMARK)
+        rows = await evaluate_in(run, bench, what)
         # The judge of verdicts, on the answers just given, against the groups that decide.
         found = answers_of_results(rows, bench, out / RESULTS)
         own = choose(found.answers, LEAST_PAIRS, seed)
