@@ -114,7 +114,8 @@ async def demo(
             f"{shipped.personas[0].description} - this character's questions and examples come "
             "from the benchmark file that ships with the package (data/demo/demo_benchmark.jsonl); "
             "the scene's beginning comes from data/demo/demo_scene.jsonl; "
-            "everything else on this page was written by the model just now.",
+            "everything else on this page was written by the model just now. Its tokens and time "
+            "count the scene too.",
         ),
     )
     manifest = manifest.model_copy(
