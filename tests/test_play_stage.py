@@ -4,6 +4,7 @@ import asyncio
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator
@@ -14,7 +15,7 @@ from personae.journal.store import Journal
 from personae.models import Registry, ScriptedModel
 from personae.models.scripted import read_script
 from personae.play_stage import PLAYS, SCENES, play_scenes, read_plays
-from personae.records import Call, Environment, Reply, Scene, SceneCharacter, Secret
+from personae.records import Call, Environment, Play, Reply, Scene, SceneCharacter, Secret
 from personae.records.files import read_jsonl
 from personae.session import JOURNAL, Options, read_manifest
 from personae.world.scene_file import read_scenes, write_scenes
@@ -104,6 +105,41 @@ async def test_a_cap_in_the_middle_of_a_scene_loses_nothing_and_resuming_redoes_
     await play_scenes(path, run, WORLD, WORLD, rounds=2, protocol=protocol)
     assert requests(run) == requests(whole)
     assert (run / PLAYS).read_bytes() == (whole / PLAYS).read_bytes()
+
+
+async def test_what_was_refused_twice_is_asked_again_on_resume_and_stays_in_a_replay(
+    tmp_path: Path,
+):
+    world = read_script(Path(WORLD.partition(":")[2]))
+    blabs = True
+
+    def narrator(call: dict[str, Any]) -> Any:
+        given = world(call)
+        if blabs and call["role"] == "narrator" and isinstance(given, dict):
+            given = {**given, **{k: "The letter was forged by Moriarty" for k in ("influence",)
+                                 if given.get("affected") == "Watson"}}  # fmt: skip
+        return given
+
+    def registry() -> Registry:
+        made = Registry()
+        made.register("odd", lambda name: ScriptedModel(narrator, name=name))
+        return made
+
+    async def play(*, replay: bool = False) -> tuple[Play, ...]:
+        done = await play_scenes(
+            (BAKER,), tmp_path / "run", "odd:a/b", "odd:a/c", rounds=2,
+            options=Options(replay=replay), registry=registry(),
+        )  # fmt: skip
+        return done.plays
+
+    def refusals(plays: tuple[Play, ...]) -> int:
+        return sum(e.failure is not None and e.failure.cause == "refused" for e in plays[0].events)
+
+    first = await play()
+    assert refusals(first)
+    assert await play(replay=True) == first
+    blabs = False
+    assert not refusals(await play())
 
 
 def test_the_command_plays_stops_and_resumes(tmp_path: Path, capsys):

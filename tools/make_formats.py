@@ -342,8 +342,8 @@ def _report() -> Schema:
         "scenes": _reported_scenes(),
     }
     records = (ModelScores, Agreement, CallCounts, Cost, PairedDifference, UsageLine)
-    of_scenes = (TrajectoryScores, JudgeAgreement, Cronbach, Gap, SceneDifference)
-    defs = _records(*records, FailureCount, Shortfall, *of_scenes)
+    of_scenes = (TrajectoryScores, CharacterScores, JudgeAgreement, Cronbach, Gap)
+    defs = _records(*records, FailureCount, Shortfall, *of_scenes, SceneDifference)
     for name in ("CallCounts", "Cost"):  # the contract: they are always there, known or not
         defs[name]["required"] = list(defs[name]["properties"])
     return _open(

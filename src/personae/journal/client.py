@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from personae.errors import (
@@ -231,6 +231,12 @@ class Client:
                     "model's name; once its endpoint takes the calls, `personae resume` asks them "
                     "again, and only them"
                 )
+
+    async def refuse(self, calls: Sequence[Call], failure: Failure) -> None:
+        """Record the replies to these calls as failed: resuming asks them again."""
+        if self._writes is not None:
+            self._writes.counters.failed += 1
+            await self._writes.mark_failed(tuple(call.key() for call in calls), failure)
 
     def _tell(self, call: Call, reply: Reply) -> None:
         if reply.failure is not None and reply.failure.cause == BadRequestError.cause:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Any, Literal, Protocol, runtime_checkable
@@ -201,6 +202,15 @@ class Model(Protocol):
 
     async def ask(self, call: Call) -> Reply:
         """Have one call answered."""
+        ...
+
+
+@runtime_checkable
+class Refusing(Protocol):
+    """A `Model` that can be told that replies, well-formed as they are, could not stand."""
+
+    async def refuse(self, calls: Sequence[Call], failure: Failure) -> None:
+        """Record the replies to these calls as failed: resuming asks them again."""
         ...
 
 

@@ -25,7 +25,7 @@ from personae.records import (
     Sampling,
     SceneCharacter,
 )
-from personae.records.call import is_person
+from personae.records.call import Refusing, is_person
 from personae.world.observe import View, plain, told
 from personae.world.seat import seat
 from personae.world.state import RefusedError
@@ -87,19 +87,22 @@ async def ask_checked(
     nearly.
     """
     asked, first, person = call, "", is_person(call.model)
+    refused: list[Call] = []
     for left in reversed(range(MOST_ASKED_OF_A_PERSON if person else 2)):
         reply = await model.ask(asked)
         if not reply.ok:
             return Answered(None, reply.failure)
         try:
             return Answered(read(reply.value))
-        except RefusedError as refused:
-            problem = str(refused)
+        except RefusedError as error:
+            problem = str(error)
+        refused.append(asked)
         if not left:
-            return Answered(
-                None,
-                Failure(cause="refused", detail=f"{first}; after being asked again: {problem}"),
-            )
+            why = f"{first}; after being asked again: {problem}"
+            failure = Failure(cause="refused", detail=why)
+            if isinstance(model, Refusing):  # what is recorded as failed, resuming asks again
+                await model.refuse(refused, failure)
+            return Answered(None, failure)
         first = first or problem
         said = Message(role="assistant", content=reply.text or "")
         again = (*asked.messages, said, *render("repair", language, problem=problem))

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from pydantic import Field
 
 from personae.errors import ReplayMissError
-from personae.records import Call, Model, Record, Reply
+from personae.records import Call, Failure, Model, Record, Reply
+from personae.records.call import Refusing
 
 _AFTER_A_ROUND = frozenset({"belief", "self_belief", "env_belief", "concluded"})
 
@@ -70,6 +71,12 @@ class EarlierRounds:
 
     def __init__(self, kept: Model, live: Model, from_round: int) -> None:
         self._kept, self._live, self._from = kept, live, from_round
+
+    async def refuse(self, calls: Sequence[Call], failure: Failure) -> None:
+        """Passed on for the rounds of the branch; those before it stay as they are."""
+        own = [call for call in calls if int(call.meta["round"]) >= self._from]
+        if own and isinstance(self._live, Refusing):
+            await self._live.refuse(own, failure)
 
     async def ask(self, call: Call) -> Reply:
         """The reply.
