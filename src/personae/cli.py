@@ -88,7 +88,8 @@ def _how_to_resume(args: argparse.Namespace) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="personae",
-        description="Question a character, judge the answers, and know how far to trust the score.",
+        description="Question characters, let them act in scenes, judge both, and know how far to trust "
+        "the score.",
         epilog="Model ids: provider/model, http://host:port/v1#model, local, local:FILE.gguf, "
         "scripted:FILE.py; as a judge also lift:MODEL. Start with: personae demo",
     )
@@ -569,7 +570,12 @@ def _pull(args: argparse.Namespace) -> int:
 
 
 def _add_demo(commands: Any) -> None:
-    made = command(commands, "demo", _demo, "two characters interviewed by the embedded model")
+    made = command(
+        commands,
+        "demo",
+        _demo,
+        "two characters, interviewed and put into a scene by the embedded model",
+    )
     made.add_argument("--out", type=Path, metavar="RUN", help="default runs/demo")
     made.add_argument("--model", default="local", metavar="MODEL", help="default local")
     calls_models(made)
