@@ -88,8 +88,8 @@ def _how_to_resume(args: argparse.Namespace) -> str:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="personae",
-        description="Question characters, let them act in scenes, judge both, and know how far to trust "
-        "the score.",
+        description="Question characters, let them act in scenes, judge both, and know how far to "
+        "trust the score.",
         epilog="Model ids: provider/model, http://host:port/v1#model, local, local:FILE.gguf, "
         "scripted:FILE.py; as a judge also lift:MODEL. Start with: personae demo",
     )
