@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,7 +31,7 @@ from personae.judging.judge import JUDGE_SAMPLING
 from personae.judging.lift import check_judges
 from personae.judging.rubrics import rubric_hash, rubric_set
 from personae.models.registry import Registry
-from personae.records import Audit, Language, Rubric, Sampling
+from personae.records import Audit, Language, Record, Rubric, Sampling
 from personae.records.files import read_jsonl, write_atomically
 from personae.records.language import written_in
 from personae.reports.gather import AUDITS, read_results
@@ -172,14 +172,9 @@ async def audit_judges(
     """
     options = options or Options()
     judges = tuple(dict.fromkeys(judges))
-    if not judges or not answers:
-        raise UsageError("give at least one --judge and one of --answers")
-    if limit < 1:
-        raise UsageError("--limit counts from 1")
+    check_asked(judges, answers, limit)
     check_judges(judges)
-    unknown = [g for g in groups if g not in GROUPS]
-    if unknown:
-        raise UsageError(f"there is no group {unknown[0]!r}; the groups are {', '.join(GROUPS)}")
+    check_groups(groups, GROUPS)
     material = read_answers(answers, language)
     found, spoken = material.answers, material.language
     sampling = seeded(JUDGE_SAMPLING, seed)
@@ -261,26 +256,59 @@ async def audit_in(
         )
         for judge in judges
     )
+    write_audit(run, rows, audits)
+    return tuple(rows), audits
+
+
+def check_asked(judges: Sequence[str], answers: Sequence[Path], limit: int) -> None:
+    """Refuse an audit of nobody, of nothing, or of none.
+
+    Raises:
+        UsageError: no judge, no answers, or a limit below 1.
+    """
+    if not judges or not answers:
+        raise UsageError("give at least one --judge and one of --answers")
+    if limit < 1:
+        raise UsageError("--limit counts from 1")
+
+
+def check_groups(groups: Sequence[str], known: Sequence[str]) -> None:
+    """Refuse a group that there is not.
+
+    Raises:
+        UsageError: names it, and those that there are.
+    """
+    unknown = [g for g in groups if g not in known]
+    if unknown:
+        raise UsageError(f"there is no group {unknown[0]!r}; the groups are {', '.join(known)}")
+
+
+def write_audit(run: Run, rows: Sequence[Record], audits: Sequence[Audit]) -> None:
+    """Write an audit's two files into its run; a replay writes nothing."""
     if run.options.live:
         write_results(rows, run.path / AUDIT_ROWS)
         whole = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
         write_atomically(run.path / AUDITS, whole + "\n")
-    return tuple(rows), audits
+
+
+def causes_by_file(left_out: Iterable[LeftOut]) -> dict[str, Counter[str]]:
+    """How often each cause left something out, file by file."""
+    found: dict[str, Counter[str]] = {}
+    for left in left_out:
+        found.setdefault(left.path, Counter())[left.cause] += 1
+    return found
 
 
 def _notes(found: Answers, language: Language) -> list[str]:
     """What was left out, file by file, in plain words."""
     words = load_words(language)["left_out"]
-    by_file: dict[str, Counter[str]] = {}
-    for left in found.left_out:
-        by_file.setdefault(left.path, Counter())[left.cause] += 1
     notes = [
         words["summary"].format(
             n=causes.total(),
             source=path,
             causes=", ".join(f"{words[cause]} {n}" for cause, n in sorted(causes.items())),
         )
-        for path, causes in by_file.items()
+        for path, causes in causes_by_file(found.left_out).items()
     ]
     notes += [words["no_profile"].format(name=n, source=path) for n, path in found.unknown]
     return notes

@@ -16,7 +16,7 @@ from personae.errors import InputError, OutputError, StoppedEarlyError, UsageErr
 from personae.interview.evaluate import panel
 from personae.journal.client import Client, Plan
 from personae.journal.flow import each
-from personae.judging.lift import is_lift
+from personae.judging.lift import check_words
 from personae.judging.metrics import Kind, rating_hash
 from personae.judging.trajectories import RATING_SAMPLING, Case, Known, Seat, cases_of, rate_rows
 from personae.models.registry import Registry
@@ -119,8 +119,7 @@ async def rate(
     options = options or Options()
     if not judges:
         raise UsageError("give at least one --judge")
-    for judge in filter(is_lift, judges):
-        raise UsageError(f"{judge} measures single answers; a trajectory needs a judge of words")
+    check_words(judges)
     if not run.is_dir():
         raise InputError("there is no such run directory", path=run, mend="Check the path")
     if (run / MANIFEST).is_file() and (kind_of_run := read_manifest(run).kind) != "play":

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
-import json
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from personae.audit_stage import AUDIT_ROWS, DEFAULT_LIMIT, Audited, audit_judges
-from personae.errors import InputError, UsageError
+from personae.audit_stage import (
+    DEFAULT_LIMIT,
+    Audited,
+    audit_judges,
+    causes_by_file,
+    check_asked,
+    check_groups,
+    write_audit,
+)
+from personae.errors import InputError
 from personae.journal.client import Plan
 from personae.judging.answers import LeftOut
 from personae.judging.audit import load_words
-from personae.judging.lift import is_lift
+from personae.judging.lift import check_words
 from personae.judging.metrics import rating_hash
 from personae.judging.trajectories import RATING_SAMPLING, Case, cases_of
 from personae.judging.trajectory_audit import (
@@ -30,12 +36,11 @@ from personae.models.registry import Registry
 from personae.play_stage import PLAYS
 from personae.rate_stage import known_of, language_of, protocol_of
 from personae.records import Audit, Language, content_hash
-from personae.records.files import read_jsonl, write_atomically
+from personae.records.files import read_jsonl
 from personae.records.trajectory import Protocol
-from personae.reports.gather import AUDITS
 from personae.reports.ratings import finished_plays, plays_hash
 from personae.session import Options, new_manifest, open_run
-from personae.stages import seeded, write_results
+from personae.stages import seeded
 
 
 @dataclass(frozen=True)
@@ -200,15 +205,9 @@ async def audit_trajectories(
     """
     options = options or Options()
     judges = tuple(dict.fromkeys(judges))
-    if not judges or not plays:
-        raise UsageError("give at least one --judge and one of --answers")
-    if limit < 1:
-        raise UsageError("--limit counts from 1")
-    for judge in filter(is_lift, judges):
-        raise UsageError(f"{judge} measures single answers; a trajectory needs a judge of words")
-    unknown = [g for g in groups if g not in GROUPS]
-    if unknown:
-        raise UsageError(f"there is no group {unknown[0]!r}; the groups are {', '.join(GROUPS)}")
+    check_asked(judges, plays, limit)
+    check_words(judges)
+    check_groups(groups, GROUPS)
     material = read_trajectories(plays, language)
     spoken = material.language
     sampling = seeded(RATING_SAMPLING, seed)
@@ -258,10 +257,7 @@ async def audit_trajectories(
             )
             for judge in judges
         )
-        if options.live:
-            write_results(rows, out / AUDIT_ROWS)
-            whole = json.dumps([a.to_dict() for a in audits], ensure_ascii=False, indent=2)
-            write_atomically(out / AUDITS, whole + "\n")
+        write_audit(run, rows, audits)
         return AuditedTrajectories(out, audits, tuple(rows), material.left_out, run.plan)
 
 
@@ -271,14 +267,11 @@ _CAUSES = {"empty": "no_acts", "refusal": "refusal"}
 def _notes(material: Material) -> list[str]:
     """What was left out, file by file, in plain words."""
     words = load_words(material.language)["trajectory_note"]
-    by_file: dict[str, Counter[str]] = {}
-    for left in material.left_out:
-        by_file.setdefault(left.path, Counter())[left.cause] += 1
     return [
         words["left_out"].format(
             n=causes.total(),
             source=path,
             causes=", ".join(f"{words[_CAUSES[c]]} {n}" for c, n in sorted(causes.items())),
         )
-        for path, causes in by_file.items()
+        for path, causes in causes_by_file(material.left_out).items()
     ]

@@ -41,6 +41,16 @@ def check_judges(judges: Sequence[str]) -> None:
         raise UsageError("lift:MODEL needs a model, for instance lift:local")
 
 
+def check_words(judges: Sequence[str]) -> None:
+    """Refuse lift where trajectories are judged.
+
+    Raises:
+        UsageError: a judge is `lift:MODEL`.
+    """
+    for judge in filter(is_lift, judges):
+        raise UsageError(f"{judge} measures single answers; a trajectory needs a judge of words")
+
+
 def others(persona: Persona, cast: Sequence[Persona]) -> list[Persona]:
     """At most three other characters, the same ones every time, spread over the cast."""
     rest = [p for p in cast if p.id != persona.id]
