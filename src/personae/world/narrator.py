@@ -119,6 +119,16 @@ class Narrator:
     model_in: Callable[[int], str]
     secrets: tuple[Secret, ...]
     inline: bool
+    _hidden: tuple[Secret, ...] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """What a text must not give away: the secrets, and a goal as its owner's secret."""
+        goals = (
+            Secret(fact=c.goal, known_by=(c.name,))
+            for c in self.scene.characters
+            if c.goal and c.goal.strip()
+        )
+        self._hidden = (*self.secrets, *goals)
 
     async def influence(self, model: Model, turn: Turn) -> Answered[Influence]:
         """How an act touches whom; who perceives it."""
@@ -246,13 +256,7 @@ class Narrator:
 
     def _check_told(self, text: str, readers: Sequence[str], turn: Turn) -> None:
         if text.strip():
-            goals = [
-                Secret(fact=c.goal, known_by=(c.name,))
-                for c in self.scene.characters
-                if c.goal and c.goal.strip()
-            ]
-            hidden = (*self.secrets, *goals)
-            reason = given_away(text, readers, hidden, (*turn.story, *turn.now))
+            reason = given_away(text, readers, self._hidden, (*turn.story, *turn.now))
             if reason is not None:
                 raise RefusedError(reason)
 
