@@ -44,10 +44,11 @@ bench: setup
 	$(BIN)/python benchmarks/run_all.py
 
 # Writes constraints.txt anew from a fresh environment with everything that CI and bench install.
+# torch 2.13.0 is a build for CPUs in our registry; a newer one brings gigabytes of CUDA along.
 lock:
 	rm -rf .lock && python3 -m venv .lock
 	.lock/bin/python -m pip install --quiet --upgrade pip
-	.lock/bin/python -m pip install --quiet hatchling editables '.[local,train,dev,bench]'
+	.lock/bin/python -m pip install --quiet 'torch==2.13.0' hatchling editables '.[local,train,dev,bench]'
 	.lock/bin/python -m pip freeze --all --exclude personae --exclude pip --exclude setuptools \
 	  | sed "s|+cpu$$||" > constraints.txt
 	rm -rf .lock
