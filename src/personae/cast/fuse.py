@@ -258,4 +258,8 @@ def _descend(
         simplex[number + 1, number] += 0.15 if breaks[number] <= 0.5 else -0.15
     options: Any = {"initial_simplex": simplex, "maxfev": 4 * budget, "xatol": 1e-3, "fatol": 1e-6}
     bounds = [(0.0, 1.0)] * len(breaks)
-    minimize(lambda x: at(mix(x)), breaks, method="Nelder-Mead", bounds=bounds, options=options)
+
+    def along(x: NDArray[np.float64]) -> float:
+        return at(mix(x))
+
+    minimize(along, breaks, method="Nelder-Mead", bounds=bounds, options=options)
