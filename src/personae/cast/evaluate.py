@@ -1,0 +1,221 @@
+"""How likely a model finds what a character really said: the core of all that needs no judge.
+
+Everything here is a sum over one thing, the negative log-likelihood in nats of each supervised
+token of held-out lines. Natural logarithms; nats a token are comparable between methods only over
+the same tokens of the same tokenizer.
+
+This module imports torch; import it inside functions (DESIGN rule 7).
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from personae.errors import UsageError
+
+if TYPE_CHECKING:
+    from personae.cast.base import LoadedBase
+    from personae.cast.encode import Encoded
+    from personae.cast.stacked import StackedLoRA
+
+Weights: TypeAlias = Mapping[str, float]
+"""Of blocks by slot name; {} is the base alone."""
+Voices: TypeAlias = Mapping[str, Weights]
+"""Of each speaker of a row in `speaker` mode; who is not in it speaks through the base alone."""
+Speaking: TypeAlias = Callable[[Sequence[int], int], AbstractContextManager[None]]
+"""Numbers of the rows of a batch and its width in tokens; within it the model speaks as they do."""
+
+BATCH_TOKENS = 2048
+_LOGITS = 2**28
+"""Logits held at once: 1 GiB in float32, whatever the vocabulary."""
+
+
+@dataclass(frozen=True)
+class Scored:
+    """The supervised tokens of one row.
+
+    Attributes:
+        nll: the sum of their negative log-likelihoods, in nats.
+        tokens: how many they are; at least 1.
+    """
+
+    nll: float
+    tokens: int
+
+    @property
+    def per_token(self) -> float:
+        """Nats a token."""
+        return self.nll / self.tokens
+
+
+def score_rows(
+    base: LoadedBase,
+    stack: StackedLoRA | None,
+    rows: Sequence[Encoded],
+    weights: Sequence[Weights | Voices],
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[Scored]:
+    """The likelihood of the supervised tokens of each row under its own weights of blocks.
+
+    Args:
+        stack: the blocks over `base.model`; None: the base alone, and all weights are {}.
+        rows: as `encode` makes them, in any order and of any length.
+        weights: of each row: of slots (`full`; the row has a character), or of slots by speaker
+            (`speaker` mode; the row has none).
+        batch_tokens: tokens of a batch, padding included; a longer row is a batch of its own.
+
+    Returns:
+        in the order of the rows.
+
+    Raises:
+        UsageError: as `token_nlls`; not as many weights as rows; an unknown slot.
+    """
+    if len(rows) != len(weights):
+        raise UsageError(f"{len(rows)} rows but weights for {len(weights)}")
+    if stack is None:
+        if any(weights):
+            raise UsageError("without blocks all rows speak through the base alone")
+        found = token_nlls(base.model, rows, _base_alone, batch_tokens=batch_tokens)
+    else:
+        found = token_nlls(
+            base.model, rows, stack_speaking(stack, rows, weights), batch_tokens=batch_tokens
+        )
+    return [Scored(float(nlls.sum(dtype=np.float64)), len(nlls)) for nlls in found]
+
+
+def token_nlls(
+    model: Any,
+    rows: Sequence[Encoded],
+    speaking: Speaking,
+    *,
+    batch_tokens: int = BATCH_TOKENS,
+) -> list[NDArray[np.float32]]:
+    """Negative log-likelihood in nats of each supervised token, row by row, in their order.
+
+    Rows of like length share a batch, padded on the right: in a causal model nothing looks at what
+    stands behind it, so no mask is needed. Logits are made at supervised places alone.
+
+    Args:
+        model: a Hugging Face causal language model; evaluated without dropout, then as it was.
+        speaking: how the rows of a batch speak.
+
+    Raises:
+        UsageError: a row has nothing to predict, its first token is to be predicted, or a
+            likelihood is not a finite number.
+    """
+    for number, row in enumerate(rows):
+        if len(row.ids) != len(row.supervised):
+            raise UsageError(f"row {number} has {len(row.ids)} tokens, {len(row.supervised)} marks")
+        if not any(row.supervised) or row.supervised[0]:
+            what = "its first token" if any(row.supervised) else "no token"
+            raise UsageError(f"row {number} ({row.row.source}) asks for {what} to be predicted")
+    head = model.get_output_embeddings()
+    device = model.get_input_embeddings().weight.device
+    found: dict[int, NDArray[np.float32]] = {}
+    training = model.training
+    model.eval()
+    try:
+        for batch in _batches(rows, batch_tokens, _LOGITS // head.weight.shape[0]):
+            width = max(len(rows[n].ids) for n in batch)
+            ids = torch.zeros(len(batch), width, dtype=torch.long)
+            wanted = torch.zeros(len(batch), width, dtype=torch.bool)
+            for at, n in enumerate(batch):
+                ids[at, : len(rows[n].ids)] = torch.tensor(rows[n].ids)
+                wanted[at, : len(rows[n].ids)] = torch.tensor(rows[n].supervised)
+            targets = ids[wanted].to(device)
+            # What stands at t predicts t + 1; supervised[0] is False, so nothing wraps around.
+            before = wanted.roll(-1, 1).flatten().nonzero()[:, 0].to(device)
+            with torch.inference_mode(), _only_at(head, before), speaking(batch, width):
+                logits = model(input_ids=ids.to(device), use_cache=False).logits[0]
+                nlls = _cross_entropy(logits, targets).cpu().numpy()
+            if not np.isfinite(nlls).all():
+                raise UsageError("the model's likelihoods are not finite: are its weights whole?")
+            ends = np.cumsum(wanted.sum(1).numpy())[:-1]
+            found.update(zip(batch, np.split(nlls, ends), strict=True))
+    finally:
+        model.train(training)
+    return [found[n] for n in range(len(rows))]
+
+
+def stack_speaking(
+    stack: StackedLoRA, rows: Sequence[Encoded], weights: Sequence[Weights | Voices]
+) -> Speaking:
+    """How rows speak through the blocks of a stack (`token_nlls`).
+
+    Raises:
+        UsageError: an unknown slot; when the batch is scored.
+    """
+
+    def speaking(batch: Sequence[int], width: int) -> AbstractContextManager[None]:
+        if all(rows[n].character is not None for n in batch):
+            return stack.speaking(stack.weights([cast("Weights", weights[n]) for n in batch]))
+        table = torch.zeros(len(batch), width, len(stack.slots), device=stack.device)
+        for at, n in enumerate(batch):
+            row, given = rows[n], weights[n]
+            if row.character is not None:
+                table[at, : len(row.ids)] = stack.weights([cast("Weights", given)])[0]
+                continue
+            for speaker, own in cast("Voices", given).items():
+                whose = torch.tensor([s == speaker for s in row.speaker], device=stack.device)
+                table[at, : len(row.ids)][whose] = stack.weights([own])[0]
+        return stack.speaking(table)
+
+    return speaking
+
+
+def _base_alone(batch: Sequence[int], width: int) -> AbstractContextManager[None]:
+    return contextlib.nullcontext()
+
+
+@contextlib.contextmanager
+def _only_at(head: nn.Module, places: Tensor) -> Iterator[None]:
+    """Within it the model makes logits `[1, places, vocabulary]` of those places alone.
+
+    A hook on the output embedding, so that what a model does with its logits afterwards
+    (soft capping, scaling) is done here too.
+    """
+
+    def select(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (given[0].flatten(0, 1).index_select(0, places)[None],)
+
+    hook = head.register_forward_pre_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
+def _cross_entropy(logits: Tensor, targets: Tensor, *, at_once: int = 512) -> Tensor:
+    """In float32, some at a time: a copy of all logits would be the largest thing in memory."""
+    return torch.cat(
+        [
+            nn.functional.cross_entropy(some.float(), wanted, reduction="none")
+            for some, wanted in zip(
+                torch.split(logits, at_once), torch.split(targets, at_once), strict=True
+            )
+        ]
+    )
+
+
+def _batches(rows: Sequence[Encoded], tokens: int, supervised: int) -> list[list[int]]:
+    """Numbers of rows, the longest first, so that memory that is not there is missed at once."""
+    batches: list[list[int]] = []
+    room = 0
+    for n in sorted(range(len(rows)), key=lambda n: -len(rows[n].ids)):
+        length = len(rows[batches[-1][0]].ids) if batches else 0
+        room -= sum(rows[n].supervised)
+        if not batches or (len(batches[-1]) + 1) * length > tokens or room < 0:
+            batches.append([])
+            room = supervised - sum(rows[n].supervised)
+        batches[-1].append(n)
+    return batches
