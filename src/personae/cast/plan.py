@@ -1,0 +1,189 @@
+"""What training a cast takes: a plan of numbers, and stages that say who trains which blocks.
+
+Both protocols and the baselines are lists of `Stage`; nothing here imports torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from personae.errors import UsageError
+from personae.records.cast import SHARED, CastProtocol, Mode
+
+Schedule = Literal["constant", "cosine"]
+
+PAPER_TARGETS = ("q_proj", "v_proj")
+"""Neeko, section 4.3: the blocks sit on the query and value projections."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A part of a training: which blocks each character speaks through, and which of them learn.
+
+    Attributes:
+        name: for people and for the history.
+        weights: of blocks, by character; only rows of these characters are seen.
+        trains: the blocks that learn; every other stays as it is, bit for bit.
+        lr: highest learning rate of AdamW.
+        share: of the budget (epochs or tokens a role) that this stage takes.
+    """
+
+    name: str
+    weights: Mapping[str, Mapping[str, float]]
+    trains: tuple[str, ...]
+    lr: float
+    share: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not self.weights or not self.trains:
+            raise UsageError(f"stage {self.name!r} has nobody to train")
+        if self.lr <= 0 or self.share <= 0:
+            raise UsageError(f"stage {self.name!r}: learning rate and share must be above 0")
+        used = {slot for weights in self.weights.values() for slot, w in weights.items() if w}
+        if idle := [slot for slot in self.trains if slot not in used]:
+            raise UsageError(f"stage {self.name!r}: nobody speaks through {idle[0]!r}")
+
+    def learners(self, character: str) -> tuple[str, ...]:
+        """The blocks that a character's lines teach."""
+        return tuple(
+            s for s, w in self.weights.get(character, {}).items() if w and s in self.trains
+        )
+
+
+@dataclass(frozen=True)
+class TrainPlan:
+    """How the blocks of a cast are trained.
+
+    Attributes:
+        rank: of every block.
+        alpha: the update of a block is `alpha / rank * B @ A`.
+        targets: `all-linear`, or ends of module names.
+        mode: `full` or `speaker` (`personae.records.cast.CastManifest.mode`).
+        protocol: `personae`: a shared block first, then each character's residual; `paper`:
+            isolated blocks.
+        lr: highest learning rate of the characters' own blocks.
+        shared_lr: of the shared block.
+        epochs: how often each character's rows are seen, all stages together; a fraction is cut at
+            a step. Not used where `tokens_per_role` is given.
+        tokens_per_role: supervised tokens (repeats counted) that each character is trained on, all
+            stages together; the step that reaches it is the last.
+        shared_share: of the budget that goes to the shared block (protocol personae).
+        batch_rows: rows of each character in one optimiser step.
+        micro_tokens: tokens (padding counted) in one forward pass; changes memory and speed only.
+        clip: largest 2-norm of a block's gradient; None: no clipping.
+        warmup: share of a block's steps in which its rate climbs linearly to `lr`.
+        schedule: after that, `constant`, or `cosine` down to 0.
+        dropout: on what goes into A (the base's own dropout is off).
+        seed: of A's first values, of the order of rows and of dropout.
+        max_tokens: longest row (for `encode`; the trainer refuses longer ones).
+        development: share of each character's rows kept from training to watch its loss.
+        patience: checks without a better development loss after which a block stops and goes back
+            to its best state; None: no early stop.
+        check_every: steps from one check to the next; None: as many as the median character needs
+            to see its rows once.
+        dtype: of the base, for `load_base`; the blocks are float32 always.
+    """
+
+    rank: int = 8
+    alpha: float = 16.0
+    targets: str | tuple[str, ...] = "all-linear"
+    mode: Mode = "full"
+    protocol: CastProtocol = "personae"
+    lr: float = 5e-4
+    shared_lr: float = 1e-3
+    epochs: float = 3.0
+    tokens_per_role: int | None = None
+    shared_share: float = 0.5
+    batch_rows: int = 4
+    micro_tokens: int = 4096
+    clip: float | None = 1.0
+    warmup: float = 0.03
+    schedule: Schedule = "constant"
+    weight_decay: float = 0.0
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    dropout: float = 0.0
+    seed: int = 0
+    max_tokens: int = 1024
+    development: float = 0.0
+    patience: int | None = None
+    check_every: int | None = None
+    dtype: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, right in (
+            ("rank", self.rank >= 1),
+            ("alpha", self.alpha > 0),
+            ("lr", self.lr > 0),
+            ("shared_lr", self.shared_lr > 0),
+            ("epochs", self.epochs > 0),
+            ("tokens_per_role", self.tokens_per_role is None or self.tokens_per_role >= 1),
+            ("shared_share", 0 < self.shared_share < 1),
+            ("batch_rows", self.batch_rows >= 1),
+            ("micro_tokens", self.micro_tokens >= 1),
+            ("clip", self.clip is None or self.clip > 0),
+            ("warmup", 0 <= self.warmup <= 1),
+            ("weight_decay", self.weight_decay >= 0),
+            ("dropout", 0 <= self.dropout < 1),
+            ("development", 0 <= self.development < 1),
+            ("patience", self.patience is None or self.patience >= 1),
+            ("check_every", self.check_every is None or self.check_every >= 1),
+        ):
+            if not right:
+                raise UsageError(f"training cannot have {name} = {getattr(self, name)!r}")
+        if self.patience is not None and not self.development:
+            raise UsageError("patience needs rows to watch: give `development` a share")
+
+    def paper(self) -> TrainPlan:
+        """The same plan with Neeko's block: rank 4, alpha 32, dropout 0.1, queries and values.
+
+        Source: Neeko, section 4.3 (isolated blocks; no shared one).
+        """
+        return replace(
+            self, protocol="paper", rank=4, alpha=32.0, dropout=0.1, targets=PAPER_TARGETS
+        )
+
+
+def stages_of(plan: TrainPlan, characters: Sequence[str]) -> tuple[Stage, ...]:
+    """The stages of a plan's protocol.
+
+    Raises:
+        UsageError: a character bears the shared block's name.
+    """
+    if plan.protocol == "paper":
+        return one_per_character(characters, plan.lr)
+    if SHARED in characters:
+        raise UsageError(f"no character may be named {SHARED!r}: it is the shared block's name")
+    shared = Stage(
+        "shared",
+        {name: {SHARED: 1.0} for name in characters},
+        (SHARED,),
+        plan.shared_lr,
+        plan.shared_share,
+    )
+    own = Stage(
+        "own",
+        {name: {SHARED: 1.0, name: 1.0} for name in characters},
+        tuple(characters),
+        plan.lr,
+        1 - plan.shared_share,
+    )
+    return shared, own
+
+
+def one_shared(characters: Sequence[str], lr: float) -> tuple[Stage, ...]:
+    """Baseline: one block for all (its rank is the plan's: give it R)."""
+    return (Stage("shared", {name: {SHARED: 1.0} for name in characters}, (SHARED,), lr),)
+
+
+def one_per_character(characters: Sequence[str], lr: float) -> tuple[Stage, ...]:
+    """Isolated blocks: the paper's protocol, and one plain adapter each as a baseline."""
+    return (Stage("own", {name: {name: 1.0} for name in characters}, tuple(characters), lr),)
+
+
+def slots_of(stages: Iterable[Stage]) -> tuple[str, ...]:
+    """The blocks that stages speak through, the shared one first."""
+    found = dict.fromkeys(s for stage in stages for w in stage.weights.values() for s in w)
+    return tuple(sorted(found, key=lambda name: name != SHARED))
