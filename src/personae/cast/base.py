@@ -2,19 +2,28 @@
 
 `local` is the embedded model's GGUF, converted once into a Hugging Face directory in the cache. Of
 a directory only `*.safetensors` and JSON are read: no pickle, and no code that it may bring.
+
+The converted weights are kept in float16. Against the dequantised Q8_0 in float32 (786 tokens of
+English, Chinese and a dialogue, computed in float32) they move the model's distribution by
+3e-6 nats of mean Kullback-Leibler divergence and no greedy token; bfloat16 on disk by 9e-5, at
+the same size; float32 is exact at twice the size. Blocks trained on them run on the Q8_0 file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import io
+import os
 import re
+import shutil
+import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from personae.errors import InputError, UsageError
+from personae.errors import InputError, UsageError, WeightsError
 from personae.models.local import weights
 from personae.records.cast import BaseModelRef
 from personae.records.files import read_json, read_text
@@ -23,6 +32,9 @@ if TYPE_CHECKING:
     import torch
 
 CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+_CONVERSION = "float16/1"
+"""Part of the name of a converted model: another conversion gets another directory."""
+_MAX_FLOAT16 = 65_504
 MAX_CONFIG = 4 * 2**20
 _LICENCE = re.compile(r"^license:\s*[\"']?([\w.+-]{1,80})", re.MULTILINE)
 
@@ -185,22 +197,16 @@ def load_base(
         InputError: the directory is no model that transformers can load.
         WeightsError: `local` cannot be fetched.
     """
-    try:
-        import torch
-        import transformers
-    except ImportError as error:
-        raise UsageError(
-            f"a base model needs {error.name}: pip install 'personae[train]'"
-        ) from None
+    torch, transformers = _torch()
     ref = base_ref(spec, progress=progress)
-    folder = Path(spec).expanduser()
+    folder = local_directory(spec, progress) if is_local(spec) else Path(spec).expanduser()
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
     kind = dtype_of(dtype, place)
     read_config(folder)
     weight_files(folder)
     with quiet_transformers():
         try:
-            tokenizer = transformers.AutoTokenizer.from_pretrained(
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(
                 folder, trust_remote_code=False, local_files_only=True
             )
             model: Any = transformers.AutoModelForCausalLM.from_pretrained(
@@ -222,6 +228,90 @@ def load_base(
     model.requires_grad_(requires_grad=False)
     model.eval()
     return LoadedBase(model.to(place), tokenizer, ref, kind)
+
+
+def local_directory(spec: str, progress: weights.Progress | None = None) -> Path:
+    """The Hugging Face directory of `local` and its kin, converted where the cache lacks it.
+
+    Converting takes half a minute of one core; the directory is moved into place whole, under a
+    lock, so that a kill leaves nothing and two processes do it once.
+
+    Raises:
+        UsageError: torch, transformers or gguf is not installed.
+        InputError: transformers does not know the architecture, or the file is damaged.
+        WeightsError: the weights cannot be fetched or stored.
+    """
+    path = weights.pull(spec, progress)
+    named = hashlib.sha256(f"{_CONVERSION}+{weights.sha256_of(path)}".encode()).hexdigest()[:32]
+    folder = weights.cache_dir() / "bases"
+    made = folder / f"{path.stem[:40]}-{named}"
+    if (made / CONFIG).is_file():
+        return made
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        from filelock import FileLock
+
+        with FileLock(folder / ".lock"):
+            if (made / CONFIG).is_file():  # another process did it while we waited
+                return made
+            for leftover in folder.glob(".partial-*"):  # of a process that was killed
+                shutil.rmtree(leftover, ignore_errors=True)
+            if progress is not None:
+                progress(f"converting {path.name} for training, once", None, None)
+            with tempfile.TemporaryDirectory(prefix=".partial-", dir=folder) as scratch:
+                work = Path(scratch) / "model"
+                _convert(path, work)
+                for file in work.iterdir():
+                    with file.open("rb") as written:
+                        os.fsync(written.fileno())
+                work.rename(made)
+    except OSError as error:
+        raise WeightsError(
+            f"{folder}: the converted model cannot be stored ({error.strerror or error}). It needs "
+            f"{2 * path.stat().st_size // 1_000_000} MB there; free some, or set PERSONAE_CACHE to "
+            "another folder."
+        ) from error
+    return made
+
+
+def _convert(path: Path, folder: Path) -> None:
+    """Write a GGUF as a Hugging Face directory: weights, config, tokenizer, chat template."""
+    torch, transformers = _torch()
+    source = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
+    with quiet_transformers():
+        try:
+            # Its bar for dequantising is tqdm's own, which no verbosity governs.
+            with contextlib.redirect_stderr(io.StringIO()):
+                model: Any = transformers.AutoModelForCausalLM.from_pretrained(
+                    path.parent, dtype=torch.float32, **source
+                )
+            tokenizer: Any = transformers.AutoTokenizer.from_pretrained(path.parent, **source)
+        except (OSError, ValueError, KeyError, RuntimeError, NotImplementedError) as error:
+            raise InputError(
+                f"transformers cannot read this GGUF ({_first_line(error)})",
+                path=path,
+                mend="Take a Hugging Face directory of the same model",
+            ) from None
+        # What was dequantised on reading is an ordinary model; only its marks say otherwise, and
+        # save_pretrained refuses because of them (transformers 5.23).
+        model.hf_quantizer, model.is_quantized = None, False
+        if hasattr(model.config, "quantization_config"):
+            del model.config.quantization_config
+        if all(bool((p.detach().abs() <= _MAX_FLOAT16).all()) for p in model.parameters()):
+            model = model.to(torch.float16)
+        model.save_pretrained(folder, safe_serialization=True)
+        tokenizer.save_pretrained(folder)
+
+
+def _torch() -> tuple[Any, Any]:
+    try:
+        import torch
+        import transformers
+    except ImportError as error:
+        raise UsageError(
+            f"a base model needs {error.name}: pip install 'personae[train]'"
+        ) from None
+    return torch, transformers
 
 
 def dtype_of(dtype: torch.dtype | str | None, device: torch.device) -> torch.dtype:
