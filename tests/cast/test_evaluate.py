@@ -14,13 +14,8 @@ from personae.cast.encode import Encoded
 from personae.cast.evaluate import score_rows, token_nlls
 from personae.cast.stacked import StackedLoRA
 from personae.errors import UsageError
-from personae.records.cast import CastRow, CastTurn
 
 torch.set_num_threads(1)
-
-ROW = CastRow(
-    characters=("Ada",), turns=(CastTurn(speaker="Ada", text="Quite so."),), source="test, line 1"
-)
 
 
 def encoded(
@@ -37,7 +32,7 @@ def encoded(
         supervised=tuple(n in supervised for n in range(length)),
         speaker=tuple(speaker) or (character,) * length,
         character=character,
-        row=ROW,
+        row="test, line 1",
     )
 
 

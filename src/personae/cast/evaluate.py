@@ -118,7 +118,7 @@ def token_nlls(
             raise UsageError(f"row {number} has {len(row.ids)} tokens, {len(row.supervised)} marks")
         if not any(row.supervised) or row.supervised[0]:
             what = "its first token" if any(row.supervised) else "no token"
-            raise UsageError(f"row {number} ({row.row.source}) asks for {what} to be predicted")
+            raise UsageError(f"row {number} ({row.row}) asks for {what} to be predicted")
     head = model.get_output_embeddings()
     device = model.get_input_embeddings().weight.device
     found: dict[int, NDArray[np.float32]] = {}
