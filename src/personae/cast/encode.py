@@ -1,0 +1,197 @@
+"""Training dialogues as token ids: what is to be predicted, and whose tokens they are.
+
+The ids are those that generation sees for the same dialogue (`cast.layout`). Only a character's own
+words and the end of its turn are supervised; the loss is on nothing else.
+
+A dialogue that is too long loses turns from its front, whole ones, and keeps the system message;
+how many is told (`Encoded.cut`, `Report`). Nothing is cut inside an utterance: a line whose other
+half is missing would teach a character to break off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from personae.cast.layout import (
+    Layout,
+    Tokens,
+    layout_of,
+    messages_for,
+    scene_system_text,
+    system_text,
+)
+from personae.errors import UsageError
+from personae.records.cast import CastRow, CastTurn, Mode
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """One training row.
+
+    Attributes:
+        ids: `[T]` token ids.
+        supervised: `[T]`; token t is to be predicted from those before it. Never token 0.
+        speaker: `[T]`; whose token it is (mode `speaker`); None: the base alone reads it. In mode
+            `full` the character at its own words, None elsewhere.
+        character: whose row it is (mode `full`); None in mode `speaker`.
+        row: where it comes from (`CastRow.source`).
+        cut: how many turns of the dialogue are left out, because they did not fit.
+    """
+
+    ids: tuple[int, ...]
+    supervised: tuple[bool, ...]
+    speaker: tuple[str | None, ...]
+    character: str | None
+    row: str
+    cut: int = 0
+
+    @property
+    def learnt(self) -> int:
+        """How many tokens are to be predicted."""
+        return sum(self.supervised)
+
+
+@dataclass(frozen=True)
+class Report:
+    """What encoding left out.
+
+    Attributes:
+        shortened: rows that lost turns.
+        turns: how many turns were left out of those.
+        too_long: `source` of rows that do not fit even with one turn.
+    """
+
+    shortened: int = 0
+    turns: int = 0
+    too_long: tuple[str, ...] = field(default=())
+
+
+def encode(
+    row: CastRow,
+    tokenizer: Any,
+    mode: Mode,
+    max_tokens: int,
+    *,
+    profiles: Mapping[str, str] | None = None,
+) -> list[Encoded]:
+    """The training rows of one dialogue.
+
+    Args:
+        row: the dialogue.
+        tokenizer: of transformers, or a `Layout` already measured (`layout_of`).
+        mode: `full`: one for each of the row's characters. `speaker`: one, in which every
+            character's words are supervised; the row's own system message is not used, since it
+            speaks to one character and the cache is everybody's.
+        max_tokens: at most so many tokens a row.
+        profiles: text about characters for the system message (mode `full`; rows that bring a
+            system message keep theirs).
+
+    Returns:
+        Nothing for a character of whom not one utterance fits.
+
+    Raises:
+        UsageError: the tokenizer has no chat template, or `max_tokens` is no size.
+    """
+    if max_tokens < 2:
+        raise UsageError("a training row holds at least 2 tokens")
+    layout = tokenizer if isinstance(tokenizer, Layout) else layout_of(tokenizer)
+    if mode == "speaker":
+        own = [t.speaker in row.characters for t in row.turns]
+        kept = frozenset(row.characters)
+        system = scene_system_text(row.language)
+        made = _fitted(row, own, max_tokens, lambda turns: _scene(layout, system, turns, kept))
+        return [] if made is None else [Encoded(*made[0], None, row.source, made[1])]
+    found = []
+    for name in row.characters:
+        system = row.system or system_text(name, row.language, (profiles or {}).get(name, ""))
+        own = [t.speaker == name for t in row.turns]
+        made = _fitted(row, own, max_tokens, _chat(layout, name, system))
+        if made is not None:
+            found.append(Encoded(*made[0], name, row.source, made[1]))
+    return found
+
+
+def encode_all(
+    rows: Sequence[CastRow],
+    tokenizer: Any,
+    mode: Mode,
+    max_tokens: int,
+    *,
+    profiles: Mapping[str, str] | None = None,
+) -> tuple[dict[str, list[Encoded]], Report]:
+    """All rows by character, and what was left out.
+
+    In mode `speaker` a dialogue of several characters stands under each of them: the very same
+    object, so that a trainer can run it once.
+
+    Raises:
+        UsageError: see `encode`.
+    """
+    layout = tokenizer if isinstance(tokenizer, Layout) else layout_of(tokenizer)
+    by_name: dict[str, list[Encoded]] = {}
+    shortened = turns = 0
+    too_long = []
+    for row in rows:
+        made = encode(row, layout, mode, max_tokens, profiles=profiles)
+        for one in made:
+            names = [one.character] if one.character else row.characters
+            heard = set(one.speaker)
+            for name in names:
+                if name in heard:
+                    by_name.setdefault(name, []).append(one)
+            shortened += bool(one.cut)
+            turns += one.cut
+        if len(made) < (1 if mode == "speaker" else len(row.characters)):
+            too_long.append(row.source)
+    return by_name, Report(shortened, turns, tuple(too_long))
+
+
+def _chat(layout: Layout, name: str, system: str) -> Callable[[Sequence[CastTurn]], Tokens]:
+    def tokens(turns: Sequence[CastTurn]) -> Tokens:
+        pieces = layout.prompt_segments(messages_for(turns, name, system, "full"))[:-1]
+        return layout.tokens(p._replace(speaker=name) if p.supervised else p for p in pieces)
+
+    return tokens
+
+
+def _scene(
+    layout: Layout, system: str, turns: Sequence[CastTurn], learnt: frozenset[str]
+) -> Tokens:
+    """Characters that are nobody of the row speak as characters do, but nothing is learnt."""
+    made = layout.scene(system, turns)
+    return made._replace(
+        supervised=tuple(
+            s and who in learnt for s, who in zip(made.supervised, made.speaker, strict=True)
+        ),
+        speaker=tuple(who if who in learnt else None for who in made.speaker),
+    )
+
+
+def _fitted(
+    row: CastRow, own: Sequence[bool], limit: int, tokens: Callable[[Sequence[CastTurn]], Tokens]
+) -> tuple[Tokens, int] | None:
+    """The longest stretch of turns that fits and ends with an own one, and how many it lacks.
+
+    What comes after the last own turn teaches nothing and is not counted as left out.
+    """
+    ends = [n + 1 for n, is_own in enumerate(own) if is_own]
+    while ends:
+        end = ends.pop()
+        # A stretch only gets shorter when turns are taken from its front: halve the way, after
+        # having looked at the whole, which mostly fits.
+        low, high, best = 0, end - 1, None
+        start = 0
+        while low <= high:
+            made = tokens(row.turns[start:end])
+            if len(made.ids) <= limit:
+                best, high = (made, start), start - 1
+            else:
+                low = start + 1
+            start = (low + high) // 2
+        if best is not None:
+            made, start = best
+            last = max(n + 1 for n, is_own in enumerate(own) if is_own)
+            return made, start + last - end
+    return None
