@@ -19,6 +19,7 @@ from personae.judging.statistics import (
     cluster_bootstrap,
     correlation,
     cronbach_alpha,
+    crossed_bootstrap,
     difference,
     length_slope,
     ordinal_alpha,
@@ -475,3 +476,44 @@ def test_groups_of_one_size_are_not_drawn_alike() -> None:
 def test_a_difference_needs_two_values_in_each_group_for_an_interval() -> None:
     assert difference([3.0], [1.0, 2.0]) == Interval(1.5, None, None, 3)
     assert difference([], [1.0]).value is None
+
+
+# Units measured in several replicates
+
+
+def test_one_replicate_is_a_plain_mean_over_clusters() -> None:
+    row, labels = [1.0, 5, 5, 2], ["a", "b", "b", "c"]
+    assert crossed_bootstrap([row], labels, seed=4) == cluster_bootstrap(row, labels, seed=4)
+    assert crossed_bootstrap([]) == Interval(None, None, None, 0)
+
+
+def test_the_interval_covers_what_units_and_replicates_vary_by() -> None:
+    # v[s, d] = u[s] + w[d]: the variance of the mean of a resample is that of a mean of 40 draws
+    # from u plus that of a mean of 30 draws from w (Owen 2007, section 3, without interaction).
+    random = np.random.default_rng(0)
+    u, w = random.normal(0, 1, 40), random.normal(0, 2, 30)
+    result = crossed_bootstrap((u[:, None] + w[None, :]).tolist(), seed=1)
+    spread = math.sqrt(u.var() / 40 + w.var() / 30)
+    low, high = _bounds(result)
+    assert _value(result) == pytest.approx(u.mean() + w.mean())
+    assert (high - low) / 2 == pytest.approx(1.96 * spread, rel=0.05)
+    assert result.clusters == 30
+
+
+def test_replicates_that_agree_add_nothing_to_the_interval() -> None:
+    row, labels = np.random.default_rng(5).normal(size=60).tolist(), [n // 2 for n in range(60)]
+    one, many = cluster_bootstrap(row, labels), crossed_bootstrap([row] * 4, labels)
+    assert _value(one) == pytest.approx(_value(many))
+    assert _bounds(many) == pytest.approx(_bounds(one), abs=0.01)
+
+
+def test_blocks_of_resamples_make_no_difference_to_a_crossed_interval() -> None:
+    random = np.random.default_rng(2)
+    table = random.normal(size=(3, 900)).tolist()  # 10,000 x 900 resamples take several blocks
+    low, high = _bounds(crossed_bootstrap(table))
+    assert low < _value(crossed_bootstrap(table)) < high
+
+
+def test_a_replicate_that_lacks_a_unit_is_an_error() -> None:
+    with pytest.raises(ValueError, match="one number per unit"):
+        crossed_bootstrap([[1.0, 2.0], [1.0]])
