@@ -443,7 +443,7 @@ def _with_cards(
     for one in characters:
         card, digest = None, None
         if one.name in cards:
-            card = f"{CARDS}/{_file_name(one.name, taken)}"
+            card = f"{CARDS}/{file_name(one.name, taken)}.json"
             raw = card_of(cards[one.name]).to_bytes()
             write_atomically(work / card, raw)
             digest = content_hash(card_from_bytes(raw, path=card).character.to_dict())
@@ -451,8 +451,12 @@ def _with_cards(
     return made
 
 
-def _file_name(name: str, taken: set[str]) -> str:
-    """A file name for a character's name: the name itself where every file system bears it."""
+def file_name(name: str, taken: set[str]) -> str:
+    """A file name without ending for a character: its own where every file system bears that.
+
+    Args:
+        taken: names given out so far in the same folder, folded; the new one is added.
+    """
     stem = name.replace(" ", "-")
     if not _PLAIN_NAME.fullmatch(stem) or len(stem.encode()) > 160:
         stem = "-".join(re.findall(r"\w+", name))[:40] or "character"
@@ -460,7 +464,7 @@ def _file_name(name: str, taken: set[str]) -> str:
     if stem.casefold() in taken:
         stem = f"{stem}-{content_hash(name)[:8]}"
     taken.add(stem.casefold())
-    return f"{stem}.json"
+    return stem
 
 
 def _write_blocks(file: Path, tensors: Mapping[str, np.ndarray], targets: Sequence[str]) -> str:
