@@ -286,6 +286,8 @@ class Decoder:
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._step()
+        # The graph reads the blocks that the stack gathered; the stack may gather others.
+        self.held = [getattr(module, "_kept", None) for module in self.model.modules()]
 
     @torch.no_grad()
     def _prefill(self, ids: Tensor) -> None:
