@@ -215,7 +215,12 @@ class Layout:
         return Tokens(tuple(ids), tuple(supervised), tuple(speaker))
 
     def plain(self, content: str) -> str:
-        """Content without white space around it and without a control token in it."""
+        """Content without white space around it and without a control token in it.
+
+        Half of a surrogate pair, which no tokenizer takes, becomes U+FFFD.
+        """
+        if not content.isascii():
+            content = content.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return defuse(content.strip(), self.control)[0]
 
     def _answer(self, header: Piece, lead: str, text: str, speaker: str | None) -> list[Piece]:

@@ -129,7 +129,7 @@ def profile(
     known = {plain_name(name) for name in (character.name, character.called, *aliases)}
     conversations = [
         tuple(line.model_copy(update={"text": filled(line.text)}) for line in block)
-        for block in _conversations(character, user)
+        for block in example_conversations(character, user)
     ]
     return Profile(
         language=language,
@@ -240,7 +240,7 @@ def plain_name(name: str) -> str:
 # Examples ----------------------------------------------------------------------------------------
 
 
-def _conversations(character: Character, user: str) -> Iterator[tuple[ExampleLine, ...]]:
+def example_conversations(character: Character, user: str) -> Iterator[tuple[ExampleLine, ...]]:
     """The conversations of `mes_example`, then those of `dialogue`; macros as they stand."""
     for block in _START.split(character.mes_example):
         lines = tuple(_lines(block, character, user))

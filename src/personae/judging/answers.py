@@ -43,7 +43,8 @@ _PROMPT = re.compile(
     r"|\bI want you to act (?:like|as)\b|(?:我希望你|我要你|我想让你|请你)扮演",
     re.MULTILINE,
 )
-_SPEAKER = re.compile(r"\w \(+(?:speaking|thinking)\)")
+SPEAKER_MARK = re.compile(r"\w \(+(?:speaking|thinking)\)")
+"""What stands before a line of Character-LLM's dialogues: in an answer, it runs on into others'."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +206,7 @@ def read_answer_file(path: Path) -> Answers:
         cause = unfit(answer, persona, one.asked)
         if one.said and not spoken:
             cause = "not_spoken"
-        if one.others_speak or _SPEAKER.search(answer):
+        if one.others_speak or SPEAKER_MARK.search(answer):
             cause = "contaminated"
         if cause is not None:
             found.left_out.append(LeftOut(str(path), one.place, cause))
