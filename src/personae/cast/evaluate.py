@@ -24,6 +24,7 @@ from personae.errors import UsageError
 
 if TYPE_CHECKING:
     from personae.cast.base import LoadedBase
+    from personae.cast.densegate import DenseGate
     from personae.cast.encode import Encoded
     from personae.cast.stacked import StackedLoRA
 
@@ -59,11 +60,12 @@ class Scored:
 
 def score_rows(
     base: LoadedBase,
-    stack: StackedLoRA | None,
+    stack: StackedLoRA | DenseGate | None,
     rows: Sequence[Encoded],
     weights: Sequence[Weights | Voices],
     *,
     batch_tokens: int = BATCH_TOKENS,
+    heard: Callable[[int], None] | None = None,
 ) -> list[Scored]:
     """The likelihood of the supervised tokens of each row under its own weights of blocks.
 
@@ -73,6 +75,7 @@ def score_rows(
         weights: of each row: of slots (`full`; the row has a character), or of slots by speaker
             (`speaker` mode; the row has none).
         batch_tokens: tokens of a batch, padding included; a longer row is a batch of its own.
+        heard: is told after each batch how many rows it had.
 
     Returns:
         in the order of the rows.
@@ -85,11 +88,10 @@ def score_rows(
     if stack is None:
         if any(weights):
             raise UsageError("without blocks all rows speak through the base alone")
-        found = token_nlls(base.model, rows, _base_alone, batch_tokens=batch_tokens)
+        speaking: Speaking = _base_alone
     else:
-        found = token_nlls(
-            base.model, rows, stack_speaking(stack, rows, weights), batch_tokens=batch_tokens
-        )
+        speaking = stack_speaking(stack, rows, weights)
+    found = token_nlls(base.model, rows, speaking, batch_tokens=batch_tokens, heard=heard)
     return [Scored(float(nlls.sum(dtype=np.float64)), len(nlls)) for nlls in found]
 
 
@@ -99,6 +101,7 @@ def token_nlls(
     speaking: Speaking,
     *,
     batch_tokens: int = BATCH_TOKENS,
+    heard: Callable[[int], None] | None = None,
 ) -> list[NDArray[np.float32]]:
     """Negative log-likelihood in nats of each supervised token, row by row, in their order.
 
@@ -122,7 +125,7 @@ def token_nlls(
     head = model.get_output_embeddings()
     device = model.get_input_embeddings().weight.device
     found: dict[int, NDArray[np.float32]] = {}
-    training = model.training
+    training = [module for module in model.modules() if module.training]
     model.eval()
     try:
         for batch in _batches(rows, batch_tokens, _LOGITS // head.weight.shape[0]):
@@ -142,13 +145,16 @@ def token_nlls(
                 raise UsageError("the model's likelihoods are not finite: are its weights whole?")
             ends = np.cumsum(wanted.sum(1).numpy())[:-1]
             found.update(zip(batch, np.split(nlls, ends), strict=True))
+            if heard is not None:
+                heard(len(batch))
     finally:
-        model.train(training)
+        for module in training:  # one by one: blocks may learn where the base does not
+            module.training = True
     return [found[n] for n in range(len(rows))]
 
 
 def stack_speaking(
-    stack: StackedLoRA, rows: Sequence[Encoded], weights: Sequence[Weights | Voices]
+    stack: StackedLoRA | DenseGate, rows: Sequence[Encoded], weights: Sequence[Weights | Voices]
 ) -> Speaking:
     """How rows speak through the blocks of a stack (`token_nlls`).
 
@@ -159,7 +165,8 @@ def stack_speaking(
     def speaking(batch: Sequence[int], width: int) -> AbstractContextManager[None]:
         if all(rows[n].character is not None for n in batch):
             return stack.speaking(stack.weights([cast("Weights", weights[n]) for n in batch]))
-        table = torch.zeros(len(batch), width, len(stack.slots), device=stack.device)
+        slots = stack.weights([{}]).shape[-1]
+        table = torch.zeros(len(batch), width, slots, device=stack.device)
         for at, n in enumerate(batch):
             row, given = rows[n], weights[n]
             if row.character is not None:

@@ -252,3 +252,41 @@ class CastScores(Record):
     differences: tuple[MethodDifference, ...] = ()
     consumption: tuple[Consumption, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+class KeptMethod(Record):
+    """A trained method beside the cast, and what its training took.
+
+    Attributes:
+        slots: of the stack in its file, in order; of the dense gate its roles.
+        parameters: trained ones.
+        active: of those, how many work on a token of one character.
+        tokens: supervised tokens seen in training, repeats counted, of all characters.
+        seconds: of training, on the machine and beside whatever else it did.
+        peak_bytes: largest memory that the device gave out; None where the device does not say
+            (CPU).
+        recipe: hash of the plan, the stages and the rows: what is kept under another one is trained
+            again.
+        file: beside baselines.json.
+    """
+
+    method: MethodName
+    seed: int
+    rank: int = Field(ge=1)
+    alpha: float = Field(gt=0)
+    slots: tuple[NotBlank, ...] = Field(min_length=1)
+    parameters: int = Field(ge=1)
+    active: int = Field(ge=1)
+    tokens: int = Field(ge=1)
+    seconds: float = Field(ge=0)
+    peak_bytes: int | None = Field(default=None, ge=0)
+    recipe: str = Field(pattern=r"^[0-9a-f]{64}$")
+    file: NotBlank
+    sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
+
+
+class KeptMethods(Record):
+    """baselines.json: the trained methods that a cast is compared with."""
+
+    format: Literal["personae-baselines/1"] = "personae-baselines/1"
+    methods: tuple[KeptMethod, ...] = ()
