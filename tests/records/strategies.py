@@ -30,6 +30,7 @@ from personae.records import (
     TokenLogprob,
     Usage,
 )
+from tests.records.cast_strategies import CAST
 from tests.records.world_strategies import WORLD
 
 text = st.text(max_size=12)
@@ -272,5 +273,6 @@ ALL: dict[type[BaseModel], st.SearchStrategy[Any]] = {
     Shortfall: shortfall,
     TokenLogprob: token,
     Usage: usage,
+    **CAST,
     **WORLD,
 }

@@ -24,6 +24,16 @@ from personae.records.call import (
     Usage,
     prompt_text,
 )
+from personae.records.cast import (
+    BaseModelRef,
+    Block,
+    CastCharacter,
+    CastManifest,
+    CastRow,
+    CastTurn,
+    DataSource,
+    Routed,
+)
 from personae.records.character import (
     Asset,
     Character,
@@ -56,11 +66,12 @@ from personae.records.trajectory import (
 )
 
 __all__ = [
-    "Agreement", "Asset", "Audit", "AuditGroup", "Backend", "Beliefs", "Benchmark", "Call",
-    "Capabilities", "Character", "CharacterState", "DialogueTurn", "Environment", "Estimate",
-    "Event", "Failure", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised", "Message",
-    "Model", "ModelScores", "PairedDifference", "Persona", "PersonaeExtension", "Play", "Price",
-    "Prices", "Question", "RatingRow", "Record", "Reply", "ReplySchema", "ResultRow", "Rubric",
+    "Agreement", "Asset", "Audit", "AuditGroup", "Backend", "BaseModelRef", "Beliefs", "Benchmark",
+    "Block", "Call", "Capabilities", "CastCharacter", "CastManifest", "CastRow", "CastTurn",
+    "Character", "CharacterState", "DataSource", "DialogueTurn", "Environment", "Estimate", "Event",
+    "Failure", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised", "Message", "Model",
+    "ModelScores", "PairedDifference", "Persona", "PersonaeExtension", "Play", "Price", "Prices",
+    "Question", "RatingRow", "Record", "Reply", "ReplySchema", "ResultRow", "Routed", "Rubric",
     "Sampling", "Scene", "SceneCharacter", "ScriptLine", "Secret", "Shortfall", "Task",
     "TokenLogprob", "Usage", "WorldState", "canonical_json", "content_hash", "prompt_text",
 ]  # fmt: skip
