@@ -1,7 +1,8 @@
 """From scored lines to a cast's scores: means, differences, and the intervals of both.
 
-Means are over dialogues: a held-out row's characters first, then rows. Intervals resample rows, and
-seeds where a method was trained with several (`judging.statistics.crossed_bootstrap`).
+Means are over dialogues: first over what is said in one (by several characters, at several
+switches), then over dialogues. Intervals resample dialogues, and seeds where a method was trained with several
+(`judging.statistics.crossed_bootstrap`).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ from personae.records.cast_scores import (
 from personae.records.files import read_jsonl, write_atomically
 
 Line: TypeAlias = DialogueScore | SwitchScore
-_Key: TypeAlias = tuple[int, str, int]
+_Key: TypeAlias = tuple[str, int, str, int]
+"""Source, row, character, turn. What comes from one source is one dialogue, whoever saw it."""
 _Table: TypeAlias = dict[int | None, dict[_Key, float | None]]
 
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
@@ -200,9 +202,9 @@ def _table(lines: Sequence[Line], metric: MetricName) -> _Table:
             value = _OF_DIALOGUES.get(metric)
             if value is None or (metric == "identified_unnamed" and line.named):
                 continue
-            table.setdefault(line.seed, {})[line.row, line.character, 0] = value(line)
+            table.setdefault(line.seed, {})[line.source, line.row, line.character, 0] = value(line)
         elif (of_switch := _OF_SWITCHES.get(metric)) is not None:
-            key = (line.row, line.character, line.turn)
+            key = (line.source, line.row, line.character, line.turn)
             table.setdefault(line.seed, {})[key] = of_switch(line)
     return table
 

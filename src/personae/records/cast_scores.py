@@ -50,6 +50,7 @@ class DialogueScore(Record):
         seed: that the method was trained with here; None where nothing was trained.
         row: the number of the row among the held-out ones, from 1.
         source: of the row.
+        cut: turns that were left out at the front, because they did not fit.
         named: a name of the character stands in the row's turns.
         tokens: supervised ones; None where it could not be scored.
         nll: nats of all of them together, under the prompt that the method runs with.
@@ -65,6 +66,7 @@ class DialogueScore(Record):
     source: NotBlank
     language: Language
     character: NotBlank
+    cut: int = Field(default=0, ge=0)
     named: bool
     tokens: int | None = Field(default=None, ge=1)
     nll: float | None = Field(default=None, ge=0)
@@ -119,9 +121,9 @@ class Measure(Record):
     """A mean with its 95 % interval.
 
     Attributes:
-        low, high: bootstrap over held-out rows, and over seeds where there are several
-            (docs/cast-evaluation.md); None below two rows.
-        n: dialogues (or switches) that have a value under every seed.
+        low, high: bootstrap over dialogues, and over seeds where there are several
+            (docs/cast-evaluation.md); None below two dialogues.
+        n: units (a character in a dialogue; a switch) that have a value under every seed.
         missing: share (0 to 1) of those that should have one and do not.
         reason: why there is no mean.
     """
