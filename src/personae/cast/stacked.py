@@ -16,9 +16,10 @@ This module imports torch; import it inside functions (DESIGN rule 7).
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,25 +33,71 @@ if TYPE_CHECKING:
 ALL_LINEAR = "all-linear"
 
 
-@dataclass(frozen=True)
 class Mix:
-    """Which blocks work on what: weights of S slots for each row or each token of a batch.
+    """Which blocks work on what: weights of S slots for each row, or each token, of a batch.
 
-    Attributes:
+    Made once and used for many forward passes (`StackedLoRA.mix`), it spares each pass the
+    arithmetic on the weights and each layer the gathering of its blocks.
+
+    Args:
         weights: `[rows, S]`, or `[rows, tokens, S]`; 0 switches a slot off.
+        device: of the blocks; None: that of the weights.
     """
 
-    weights: Tensor
-    present: Tensor = field(init=False)
-    """The slots that work on anything, `[P]`."""
-    active: Tensor = field(init=False)
-    """Their weights, `[rows, 1 or tokens, P]`."""
+    def __init__(self, weights: Tensor, device: torch.device | None = None) -> None:
+        weights = weights.detach()
+        device = weights.device if device is None else device
+        by_token = weights if weights.dim() == 3 else weights[:, None]
+        self.weights = weights.clone()
+        self.rows, self.tokens = by_token.shape[:2]
+        on = by_token.any(1)  # [rows, S]
+        present = on.any(0).nonzero()[:, 0]
+        self.size = len(present)
+        """P, the number of slots that work on anything."""
+        self.present = present.to(device)
+        """Which they are, `[P]`."""
+        among = by_token.index_select(-1, present)
+        self.uniform = among[0, 0].to(device) if bool((among == among[:1, :1]).all()) else None
+        """Their weights, `[P]`, where these are the same for all rows and tokens."""
+        self.active = among.to(device)
+        """Their weights, `[rows, 1 or tokens, P]`."""
+        on = on.index_select(1, present)
+        self.few = int(on.sum(1).max()) if self.size else 0
+        """p, the largest number of slots that one row has."""
+        own = on.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : self.few]
+        self.own = own.to(device)
+        """Those of each row among the P, `[rows, p]`; where it has fewer, some of weight 0."""
+        index = own[:, None].expand(-1, by_token.shape[1], -1)
+        self.own_active = among.gather(-1, index).to(device)
+        """Their weights, `[rows, 1 or tokens, p]`."""
+        self._spread: dict[tuple[bool, int, torch.dtype], Tensor] = {}
 
-    def __post_init__(self) -> None:
-        weights = self.weights if self.weights.dim() == 3 else self.weights[:, None, :]
-        present = weights.detach().flatten(0, 1).any(0).nonzero()[:, 0]
-        object.__setattr__(self, "present", present)
-        object.__setattr__(self, "active", weights.index_select(-1, present))
+    def same(self, weights: Tensor) -> bool:
+        """Whether it was made of these weights."""
+        return (
+            weights.shape == self.weights.shape
+            and weights.device == self.weights.device
+            and torch.equal(weights, self.weights)
+        )
+
+    def by_rows(self, tokens: int) -> bool:
+        """Whether to gather each row's own blocks instead of running all P over all rows.
+
+        All P cost `P` products a token, the own ones `p` and a copy of p blocks a row, which is
+        worth about `COPY` tokens' products (measured: benchmarks/cast_train.py).
+        """
+        return tokens * (self.size - self.few) > COPY * self.few
+
+    def spread(self, by_rows: bool, rank: int, dtype: torch.dtype) -> Tensor:
+        """Weights for each of the blocks' inner dimensions, `[rows, 1 or tokens, slots * rank]`."""
+        key = (by_rows, rank, dtype)
+        if key not in self._spread:
+            active = self.own_active if by_rows else self.active
+            self._spread[key] = active.to(dtype).repeat_interleave(rank, -1)
+        return self._spread[key]
+
+
+COPY = 32
 
 
 class _Speaking:
@@ -59,8 +106,26 @@ class _Speaking:
     mix: Mix | None = None
 
 
+@dataclass(frozen=True)
+class _Ready:
+    """A layer's blocks as one pass needs them.
+
+    Attributes:
+        down: `[P r, in]`, or by rows `[rows, p r, in]`.
+        up: `[P r, out]`, or by rows `[rows, p r, out]`; the blocks' scale is in it, and the
+            weights, where they are uniform.
+    """
+
+    down: Tensor
+    up: Tensor
+
+
 class StackedLinear(nn.Module):
     """A frozen linear module and the blocks of all slots over it.
+
+    Attributes:
+        a: `[capacity, r, in]`, float32; the first S are the stack's slots.
+        b: `[capacity, out, r]`, float32.
 
     Args:
         base: `torch.nn.Linear` or transformers' `Conv1D`.
@@ -71,7 +136,7 @@ class StackedLinear(nn.Module):
         self,
         base: nn.Module,
         sizes: tuple[int, int],
-        slots: int,
+        capacity: int,
         rank: int,
         scale: float,
         dropout: float,
@@ -82,23 +147,68 @@ class StackedLinear(nn.Module):
         device = next(base.parameters()).device
         self.base = base
         self.scale, self.dropout = scale, dropout
-        self.a = nn.Parameter(torch.zeros(slots, rank, width, device=device))
-        self.b = nn.Parameter(torch.zeros(slots, height, rank, device=device))
+        self.a = nn.Parameter(torch.zeros(capacity, rank, width, device=device))
+        self.b = nn.Parameter(torch.zeros(capacity, height, rank, device=device))
         self._speaking = speaking
+        self._kept: tuple[object, _Ready] | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """`base(x)` plus the weighted updates of the slots that the mix names."""
+        """`base(x)` plus the weighted updates of the slots that the mix names.
+
+        Args:
+            x: `[rows, tokens, in]`, or `[rows * tokens, in]`.
+        """
         out: Tensor = self.base(x)
         mix = self._speaking.mix
-        if mix is None or not len(mix.present):
+        if mix is None or not mix.size:
             return out
         seen = nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
-        a = self.a.index_select(0, mix.present).to(x.dtype)
-        b = self.b.index_select(0, mix.present).to(x.dtype)
-        hidden = (seen @ a.flatten(0, 1).T).view(*x.shape[:-1], *a.shape[:2])
-        hidden = hidden * (mix.active * self.scale).to(x.dtype)[..., None]  # [rows, tokens, P, r]
-        updated: Tensor = out + hidden.flatten(-2) @ b.movedim(0, 1).flatten(1).T
-        return updated
+        if mix.uniform is not None:
+            ready = self._ready(mix, False, x.dtype)
+            hidden = seen.reshape(-1, seen.shape[-1]) @ ready.down.T
+            return torch.addmm(out.view(-1, out.shape[-1]), hidden, ready.up).view(out.shape)
+        if x.dim() == 2:  # the rows' tokens one after the other
+            seen = seen.view(mix.rows, -1, seen.shape[-1])
+        if len(seen) != mix.rows or mix.tokens not in {1, seen.shape[1]}:
+            raise ValueError(f"weights for {mix.rows} x {mix.tokens}, tokens {[*seen.shape[:2]]}")
+        by_rows = mix.by_rows(seen.shape[1])
+        ready = self._ready(mix, by_rows, x.dtype)
+        spread = mix.spread(by_rows, self.a.shape[1], x.dtype)
+        if by_rows:
+            hidden = torch.bmm(seen, ready.down.mT) * spread
+            wide = out.view(*seen.shape[:2], -1)
+            return torch.baddbmm(wide, hidden, ready.up).view(out.shape)
+        hidden = (seen @ ready.down.T) * spread
+        flat = torch.addmm(out.view(-1, out.shape[-1]), hidden.flatten(0, 1), ready.up)
+        return flat.view(out.shape)
+
+    def _ready(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
+        """The mix's blocks; kept for the next pass where nothing is learnt."""
+        if torch.is_grad_enabled():
+            return self._gathered(mix, by_rows, dtype)
+        key = (mix, by_rows, dtype, self.a, self.a._version, self.b, self.b._version)
+        if self._kept is None or not _identical(self._kept[0], key):
+            self._kept = (key, self._gathered(mix, by_rows, dtype))
+        return self._kept[1]
+
+    def _gathered(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
+        a = self.a.index_select(0, mix.present).to(dtype)  # [P, r, in]
+        b = self.b.index_select(0, mix.present)
+        b = b.to(torch.promote_types(b.dtype, dtype))
+        if mix.uniform is not None:
+            b = b * (mix.uniform * self.scale)[:, None, None].to(b.dtype)
+        else:
+            b = b * self.scale
+        b = b.mT.to(dtype)  # [P, r, out]
+        if not by_rows:
+            return _Ready(a.flatten(0, 1), b.flatten(0, 1))
+        return _Ready(a[mix.own].flatten(1, 2), b[mix.own].flatten(1, 2))
+
+
+def _identical(one: object, other: tuple[Any, ...]) -> bool:
+    return isinstance(one, tuple) and all(
+        a == b if isinstance(a, int) else a is b for a, b in zip(one, other, strict=True)
+    )
 
 
 class StackedLoRA:
@@ -111,7 +221,9 @@ class StackedLoRA:
         alpha: the update of a block is `alpha / rank * B @ A`.
         targets: `all-linear` (all but the output embedding), or ends of module names.
         dropout: on what goes into A, in training.
-        seed: of A's first values (those of PEFT: Kaiming uniform; B is 0).
+        seed: of A's first values (those of PEFT: Kaiming uniform; B is 0). A slot's depend on the
+            seed and its name alone.
+        spare: room for so many more slots (`add_slot`), to be had without moving the others.
 
     Raises:
         UsageError: no module has such a name, or two slots bear one.
@@ -127,33 +239,34 @@ class StackedLoRA:
         targets: str | Sequence[str] = ALL_LINEAR,
         dropout: float = 0.0,
         seed: int = 0,
+        spare: int = 4,
     ) -> None:
         if len(set(slots)) < len(slots) or not slots:
             raise UsageError("a stack needs slots, each with a name of its own")
         if rank < 1:
             raise UsageError("the rank of a block counts from 1")
-        self.model, self.rank, self.alpha = model, rank, alpha
+        self.model, self.rank, self.alpha, self.seed = model, rank, alpha, seed
         self._slots = list(slots)
+        self._spare = spare
+        self._whole = True
         self._speaking = _Speaking()
+        self._last: Mix | None = None
         self.layers: dict[str, StackedLinear] = {}
         model.requires_grad_(False)
-        generator = torch.Generator().manual_seed(seed)
         for name, sizes in linear_modules(model, targets).items():
             layer = StackedLinear(
                 model.get_submodule(name),
                 sizes,
-                len(slots),
+                len(slots) + spare,
                 rank,
                 alpha / rank,
                 dropout,
                 self._speaking,
             )
-            bound = 1 / math.sqrt(sizes[0])
-            with torch.no_grad():
-                first = torch.rand(layer.a.shape, generator=generator) * 2 * bound - bound
-                layer.a.copy_(first)
             _replace(model, name, layer)
             self.layers[name] = layer
+        for slot in slots:
+            self._begin(slot)
 
     @property
     def slots(self) -> tuple[str, ...]:
@@ -175,8 +288,91 @@ class StackedLoRA:
             raise UsageError(f"the stack has no slot {slot!r}; it has {', '.join(self._slots)}")
         return self._slots.index(slot)
 
-    def weights(self, rows: Sequence[Mapping[str, float]]) -> Tensor:
+    def add_slot(self, name: str, tensors: Mapping[str, np.ndarray] | None = None) -> int:
+        """One slot more, after the others, whose numbers and values stay as they are.
+
+        Args:
+            name: of the slot.
+            tensors: `A.<module>` `[r, in]` and `B.<module>` `[out, r]`; None: A as it begins, B 0.
+
+        Returns:
+            The slot's number.
+
+        Raises:
+            UsageError: there is a slot of that name, or the tensors do not fit.
+        """
+        if name in self._slots:
+            raise UsageError(f"the stack has a slot {name!r} already")
+        if not self._whole:
+            raise RuntimeError("no slot can be added while some are alone")
+        if tensors is not None:
+            for module, layer in self.layers.items():
+                for kind, own in (("A", layer.a), ("B", layer.b)):
+                    _fitting(tensors, f"{kind}.{module}", own.shape[1:])
+        number = len(self._slots)
+        for layer in self.layers.values():
+            if number == len(layer.a):
+                room = max(self._spare, number // 2, 1)
+                for kind in ("a", "b"):
+                    old = getattr(layer, kind)
+                    grown = torch.zeros(number + room, *old.shape[1:], device=old.device)
+                    grown[:number] = old.detach()
+                    setattr(layer, kind, nn.Parameter(grown))
+        self._slots.append(name)
+        if tensors is None:
+            self._begin(name)
+        else:
+            with torch.no_grad():
+                for module, layer in self.layers.items():
+                    layer.a[number].copy_(torch.from_numpy(tensors[f"A.{module}"]))
+                    layer.b[number].copy_(torch.from_numpy(tensors[f"B.{module}"]))
+        return number
+
+    @torch.no_grad()
+    def _begin(self, name: str) -> None:
+        """A slot's first values: A Kaiming uniform (as PEFT's, a = sqrt 5), B 0."""
+        digest = hashlib.sha256(f"{self.seed}/{name}".encode()).digest()
+        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big") >> 1)
+        number = self.index(name)
+        for layer in self.layers.values():
+            rank, width = layer.a.shape[1:]
+            bound = 1 / math.sqrt(width)
+            layer.a[number].copy_(torch.rand(rank, width, generator=generator) * 2 * bound - bound)
+            layer.b[number].zero_()
+
+    @contextlib.contextmanager
+    def only(self, slots: Sequence[str]) -> Iterator[None]:
+        """Within it the stack holds these slots alone; at its end they go back to their places.
+
+        What is not among them cannot change, and costs a training neither memory nor time.
+
+        Raises:
+            UsageError: there is no such slot.
+        """
+        numbers = [self.index(slot) for slot in slots]
+        names, self._slots = self._slots, list(slots)
+        whole, self._whole = self._whole, False
+        before = {name: (layer.a, layer.b) for name, layer in self.layers.items()}
+        try:
+            for layer in self.layers.values():
+                for kind in ("a", "b"):
+                    setattr(layer, kind, nn.Parameter(getattr(layer, kind).detach()[numbers]))
+            yield
+        finally:
+            for name, layer in self.layers.items():
+                with torch.no_grad():
+                    for kind, old in zip(("a", "b"), before[name], strict=True):
+                        old[numbers] = getattr(layer, kind).detach()
+                        setattr(layer, kind, old)
+            self._slots, self._whole = names, whole
+
+    def weights(
+        self, rows: Sequence[Mapping[str, float]], *, device: torch.device | str | None = None
+    ) -> Tensor:
         """`[rows, S]` of each row's weights by slot name; {} is the base alone.
+
+        Args:
+            device: where to make them; None: where the blocks lie.
 
         Raises:
             UsageError: there is no such slot.
@@ -185,34 +381,47 @@ class StackedLoRA:
         for number, row in enumerate(rows):
             for slot, weight in row.items():
                 made[number, self.index(slot)] = weight
-        return made.to(self.device)
+        return made.to(self.device if device is None else device)
 
-    @contextlib.contextmanager
-    def speaking(self, weights: Tensor | None) -> Iterator[None]:
-        """Within it, the model's forward passes use these weights; None is the base alone.
+    def mix(self, weights: Tensor) -> Mix:
+        """Weights made ready for many passes; on a GPU they are best given on the CPU.
 
         Args:
             weights: `[rows, S]`, or `[rows, tokens, S]`.
         """
-        before, self._speaking.mix = (
-            self._speaking.mix,
-            None if weights is None else Mix(weights),
-        )
+        return Mix(weights, self.device)
+
+    @contextlib.contextmanager
+    def speaking(self, weights: Tensor | Mix | None) -> Iterator[None]:
+        """Within it, the model's forward passes use these weights; None is the base alone.
+
+        Args:
+            weights: `[rows, S]`, or `[rows, tokens, S]`, or what `mix` made of such. The same
+                weights a second time running (one token after the other) cost nothing anew.
+        """
+        if isinstance(weights, Tensor):
+            if self._last is None or not self._last.same(weights):
+                self._last = self.mix(weights)
+            weights = self._last
+        before, self._speaking.mix = self._speaking.mix, weights
         try:
             yield
         finally:
             self._speaking.mix = before
 
     def parameters(self) -> list[nn.Parameter]:
-        """A `[S, r, in]` and B `[S, out, r]` of every layer, in order."""
+        """A `[capacity, r, in]` and B `[capacity, out, r]` of every layer, in order.
+
+        The first S of each are the slots; the rest is room for more.
+        """
         return [p for layer in self.layers.values() for p in (layer.a, layer.b)]
 
     def state(self) -> dict[str, np.ndarray]:
         """`A.<module>` `[S, r, in]` and `B.<module>` `[S, out, r]`, float32."""
         made = {}
         for name, layer in self.layers.items():
-            made[f"A.{name}"] = layer.a.detach().float().cpu().numpy().copy()
-            made[f"B.{name}"] = layer.b.detach().float().cpu().numpy().copy()
+            made[f"A.{name}"] = layer.a[: len(self._slots)].detach().cpu().numpy().copy()
+            made[f"B.{name}"] = layer.b[: len(self._slots)].detach().cpu().numpy().copy()
         return made
 
     def load_state(self, tensors: Mapping[str, np.ndarray]) -> None:
@@ -221,19 +430,27 @@ class StackedLoRA:
         Raises:
             UsageError: a tensor is missing, or of another shape.
         """
-        for name, layer in self.layers.items():
-            for kind, own in (("A", layer.a), ("B", layer.b)):
-                given = tensors.get(f"{kind}.{name}")
-                if given is None or tuple(given.shape) != tuple(own.shape):
-                    raise UsageError(f"the blocks do not fit this model at {kind}.{name}")
-                with torch.no_grad():
-                    own.copy_(torch.from_numpy(given))
+        count = len(self._slots)
+        for copying in (False, True):  # all of it fits, or nothing is taken over
+            for name, layer in self.layers.items():
+                for kind, own in (("A", layer.a), ("B", layer.b)):
+                    given = _fitting(tensors, f"{kind}.{name}", (count, *own.shape[1:]))
+                    if copying:
+                        with torch.no_grad():
+                            own[:count].copy_(torch.from_numpy(given))
 
     def detach(self) -> None:
         """Put the model's own modules back."""
         for name, layer in self.layers.items():
             _replace(self.model, name, layer.base)
         self.layers = {}
+
+
+def _fitting(tensors: Mapping[str, np.ndarray], name: str, shape: Sequence[int]) -> np.ndarray:
+    given = tensors.get(name)
+    if given is None or tuple(given.shape) != tuple(shape):
+        raise UsageError(f"the blocks do not fit this model at {name}")
+    return given
 
 
 def linear_modules(model: Any, targets: str | Sequence[str]) -> dict[str, tuple[int, int]]:
