@@ -36,7 +36,7 @@ from personae.records.files import read_jsonl
 DATA = Path(os.environ.get("PERSONAE_DATA", Path(__file__).parents[2] / "shared" / "data"))
 SMOKE = Protocol(
     rank=2,
-    tokens=200,
+    tokens=120,
     rates=(1e-3, 2e-3),
     edges=0,
     shares=(0.5, 0.25),

@@ -25,6 +25,7 @@ from personae.records.cast import CastRow, CastTurn
 DIALOGUES = "gen_results/interview_multi/chatgpt"
 ANSWERS = "gen_results/icl_interview_single/chatgpt"
 PROFILES = "profiles"
+LICENCE = "CC-BY-NC-4.0"
 OVERLAP = 13
 """Words in a row that a held-out answer may not share with a dialogue."""
 PROMPTS = ("i want you to act like", "i want you to respond", "your question:")
@@ -74,8 +75,10 @@ def load(folder: Path, *, development: int, seed: int = 0) -> dict[str, Role]:
     read = {}
     for file in files:
         short = file.name.removesuffix("_multi.jsonl")
-        rows, not_read = read_rows([file])
-        refused = Counter({"dialogue not readable": len(not_read)} if not_read else {})
+        rows, not_read = read_rows([file], licence=LICENCE)
+        refused: Counter[str] = Counter(
+            "broken line of a dialogue" if one.kept else "broken dialogue" for one in not_read
+        )
         read[short] = rows, refused
         for row in rows:
             for turn in row.turns:
@@ -109,10 +112,10 @@ def held_out(
     file: Path, name: str, pooled: set[tuple[str, ...]], asked: set[str]
 ) -> tuple[tuple[CastRow, ...], Counter[str]]:
     """The answers of a file that may be held out, and why others may not."""
-    rows, not_read = read_rows([file])
-    refused: Counter[str] = Counter()
-    if not_read:
-        refused["empty or not readable"] = len(not_read)
+    rows, not_read = read_rows([file], licence=LICENCE)
+    refused: Counter[str] = Counter(
+        "empty, a refusal, or holds its prompt or another's line" for _ in not_read
+    )
     kept: list[CastRow] = []
     questions: set[str] = set()
     for row in rows:

@@ -15,10 +15,10 @@ from typing import Any, Literal
 Part = Literal["main", "leave-one-out"]
 Purpose = Literal["tune", "final"]
 
-BASE, SHARED_TOTAL, SHARED_ACTIVE = "base", "shared, equal total", "shared, equal active"
-ISOLATED, ISOLATED_ACTIVE = "isolated", "isolated, equal active"
-OWN, TOGETHER = "shared + own", "shared + own, together"
-FIRST = "shared + own, first stage"
+BASE, SHARED_TOTAL, SHARED_ACTIVE = "base", "shared-total", "shared-active"
+ISOLATED, ISOLATED_ACTIVE = "isolated", "isolated-active"
+OWN, TOGETHER = "shared+own", "together"
+FIRST = "shared+own, first stage"
 METHODS = (BASE, SHARED_TOTAL, SHARED_ACTIVE, ISOLATED, ISOLATED_ACTIVE, OWN, TOGETHER)
 """What is compared, in the order of the table."""
 POOLED = (SHARED_TOTAL, SHARED_ACTIVE)
@@ -50,13 +50,13 @@ class Protocol:
     """
 
     rank: int = 8
-    tokens: int = 60_000
+    tokens: int = 40_000
     batch_rows: int = 1
     pooled_rows: int = 2
-    rates: tuple[float, ...] = (2e-4, 4e-4, 8e-4, 1.6e-3, 3.2e-3)
+    rates: tuple[float, ...] = (2.5e-4, 5e-4, 1e-3, 2e-3)
     edges: int = 2
     shares: tuple[float, ...] = (0.5, 0.25, 0.75)
-    new_rates: tuple[float, ...] = (2e-4, 4e-4, 8e-4, 1.6e-3)
+    new_rates: tuple[float, ...] = (2.5e-4, 5e-4, 1e-3, 2e-3)
     warmup: float = 0.05
     schedule: Literal["constant", "cosine"] = "cosine"
     development: int = 8
@@ -68,7 +68,8 @@ class Protocol:
 
     def to_dict(self) -> dict[str, Any]:
         """As JSON has it."""
-        return json.loads(json.dumps(asdict(self)))
+        made: dict[str, Any] = json.loads(json.dumps(asdict(self)))
+        return made
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,8 @@ class Found:
 
 def loss_of(result: Mapping[str, Any]) -> float | None:
     """Development loss: mean over roles of nats a token; None where training diverged."""
-    return result["development"]
+    loss: float | None = result["development"]
+    return loss
 
 
 def search_rate(
