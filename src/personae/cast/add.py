@@ -14,17 +14,16 @@ what it did to the others (`records.cast_reports.Addition`) in `CAST/additions/`
 from __future__ import annotations
 
 import random
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from personae.cast.expand import Slot, expand, plan_for, with_slot
 from personae.cast.forgetting import (
     Measured,
     forgetting,
-    language_of,
     measure,
     own_words,
     profile_text,
@@ -39,8 +38,9 @@ from personae.cast.fuse import (
     tune_weights,
 )
 from personae.cast.gate import softmax
+from personae.cast.rows import data_sources, read_rows
 from personae.cast.store import Cast, attach, read_cast, write_cast
-from personae.characters.card import read_character
+from personae.characters.card import card_of, read_character
 from personae.characters.prompt import plain_name
 from personae.characters.starter import SCHEME, starter
 from personae.errors import InputError, UsageError
@@ -54,7 +54,6 @@ from personae.records.cast import (
     CastManifest,
     CastRow,
     CastTurn,
-    DataSource,
     How,
 )
 from personae.records.cast_reports import Addition, Tuning
@@ -310,23 +309,16 @@ def _lines(
     )
 
 
-def _card_rows(card: Character) -> tuple[CastRow, ...]:
-    """The exchanges on a card, each a dialogue of its own."""
-    return tuple(
-        CastRow(
-            characters=(card.name,),
-            turns=(CastTurn(text=one.user), CastTurn(speaker=card.name, text=one.character)),
-            language=language_of(card),
-            source=f"card of {card.name}, exchange {number}",
-        )
-        for number, one in enumerate(card.ours.dialogue, 1)
-    )
-
-
-def data_of(rows: Sequence[CastRow]) -> tuple[DataSource, ...]:
-    """What rows are from: one entry a source and licence, in the order of their first rows."""
-    counts = Counter((row.source.partition(", ")[0], row.licence) for row in rows)
-    return tuple(DataSource(source=s, licence=li, rows=n) for (s, li), n in counts.items())
+def _card_rows(card: Character) -> list[CastRow]:
+    """The example dialogues on a card, as they are read from any card."""
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "card.json"
+        file.write_bytes(card_of(card).to_bytes())
+        rows, _ = read_rows([file])
+    return [
+        row.model_copy(update={"source": row.source.replace(str(file), f"card of {card.name}")})
+        for row in rows
+    ]
 
 
 def _speakers(row: CastRow) -> set[str]:
@@ -470,7 +462,7 @@ def _expanded(
         resume=resume,
         watcher=watcher,
     )
-    block = done.block.model_copy(update={"data": data_of(rows)})
+    block = done.block.model_copy(update={"data": data_sources(rows, name)})
     return _Made(done.weights, block, done.slot, history=done.history)
 
 
