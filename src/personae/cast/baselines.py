@@ -36,7 +36,17 @@ from pydantic import TypeAdapter, ValidationError
 
 from personae.cast.densegate import DenseGate, dense_gate, speaks_as
 from personae.cast.gate import first_paragraph, hashed
-from personae.cast.plan import Stage, TrainPlan, one_per_character, one_shared, slots_of, stages_of
+from personae.cast.plan import (
+    PLAN,
+    ROWS,
+    TRAINING,
+    Stage,
+    TrainPlan,
+    one_per_character,
+    one_shared,
+    slots_of,
+    stages_of,
+)
 from personae.cast.profiles import Profiles, asked_terms, pieces_of
 from personae.cast.stacked import StackedLoRA
 from personae.cast.train import train
@@ -68,7 +78,6 @@ PROMPTED: tuple[MethodName, ...] = ("icl", "rag")
 PIECES = 5
 """Of a profile that retrieval puts into a prompt."""
 FILE, FOLDER = "baselines.json", "baselines"
-TRAINING, PLAN, ROWS = "training", "plan.json", "rows.jsonl"
 MAX_FILE = 16 * 2**20
 
 

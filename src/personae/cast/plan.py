@@ -14,6 +14,8 @@ from personae.records.cast import SHARED, CastProtocol, Mode
 
 Schedule = Literal["constant", "cosine"]
 
+TRAINING, PLAN, ROWS = "training", "plan.json", "rows.jsonl"
+"""Where a cast keeps what it was trained on, and how."""
 PAPER_TARGETS = ("q_proj", "v_proj")
 """Neeko, section 4.3: the blocks sit on the query and value projections."""
 

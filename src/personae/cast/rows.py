@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from pydantic import Field
 
@@ -32,6 +32,7 @@ from personae.cast.row_formats import (
     drafts,
     neighbours_joined,
 )
+from personae.characters.starter import SCHEME, starter
 from personae.errors import InputError, UsageError
 from personae.records import Character, Language, Persona, Record, ResultRow, content_hash
 from personae.records.benchmark import NotBlank
@@ -42,6 +43,8 @@ from personae.records.language import written_in
 if TYPE_CHECKING:
     from personae.cast.encode import Encoded
 
+STARTER_LICENCE = "Apache-2.0"
+"""Of the cards that ship with this package."""
 PLAYS, RESULTS, BENCHMARK = "plays.jsonl", "results.jsonl", "benchmark.jsonl"
 ENDINGS = (".jsonl", ".ndjson", ".json", ".png", ".apng", ".charx")
 MAX_JSON_BYTES = 256 * 2**20
@@ -103,8 +106,29 @@ class RowsSummary(Record):
     sources: tuple[DataSource, ...] = ()
 
 
+class Data(NamedTuple):
+    """What was read.
+
+    Attributes:
+        cards: the characters of the cards among the files, by name, the first of each name.
+    """
+
+    rows: list[CastRow]
+    refused: list[Refused]
+    cards: dict[str, Character]
+
+
 def read_rows(
-    paths: Iterable[Path | str],
+    paths: Iterable[Path | str | Character],
+    **how: Any,
+) -> tuple[list[CastRow], list[Refused]]:
+    """The rows of `read_data`, whose arguments these are, and what was refused."""
+    found = read_data(paths, **how)
+    return found.rows, found.refused
+
+
+def read_data(
+    paths: Iterable[Path | str | Character],
     *,
     licence: str | None = None,
     character: str | None = None,
@@ -112,12 +136,13 @@ def read_rows(
     language: Language | None = None,
     thoughts: Thoughts = "drop",
     least_score: float | None = None,
-) -> tuple[list[CastRow], list[Refused]]:
+) -> Data:
     """Training rows of files, run directories and folders of files.
 
     Args:
-        paths: cards (JSON, PNG, CHARX), JSON or JSONL of any known shape, directories of runs, or
-            folders whose files are all taken (not those of folders inside).
+        paths: cards (JSON, PNG, CHARX, `starter:ID`, or characters already read), JSON or JSONL of
+            any known shape, directories of runs, or folders whose files are all taken (not those
+            of folders inside).
         licence: of rows that state none.
         character: who speaks where a row does not say.
         names: other names of characters: each is replaced by what it maps to.
@@ -136,8 +161,17 @@ def read_rows(
     """
     work = _Work(Reading(character, thoughts), licence, dict(names or {}), language, least_score)
     for path in paths:
-        work.read(Path(path))
-    return work.rows, work.refused
+        if isinstance(path, Character):
+            work.character(path, f"card of {path.name}")
+        elif isinstance(path, str) and path.startswith(SCHEME):
+            before = len(work.rows)
+            work.character(starter(path), path)
+            work.rows[before:] = [
+                row.model_copy(update={"licence": STARTER_LICENCE}) for row in work.rows[before:]
+            ]
+        else:
+            work.read(Path(path))
+    return Data(work.rows, work.refused, work.cards)
 
 
 def write_rows(rows: Iterable[CastRow], path: Path) -> None:
@@ -263,6 +297,7 @@ class _Work:
     least_score: float | None
     rows: list[CastRow] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
+    cards: dict[str, Character] = field(default_factory=dict)
     seen: dict[str, str] = field(default_factory=dict)
 
     def read(self, path: Path) -> None:
@@ -320,8 +355,6 @@ class _Work:
 
     def _card(self, path: Path) -> None:
         from personae.characters.card import read_character
-        from personae.characters.macros import STRANGER, expand
-        from personae.characters.prompt import example_conversations
 
         try:
             character = read_character(path)
@@ -332,6 +365,14 @@ class _Work:
                 place=error.place,
                 mend=error.mend or _mend(),
             ) from None
+        self.character(character, path)
+
+    def character(self, character: Character, path: Path | str) -> None:
+        """The examples on a card."""
+        from personae.characters.macros import STRANGER, expand
+        from personae.characters.prompt import example_conversations
+
+        self.cards.setdefault(self.names.get(character.name, character.name), character)
         language = character.ours.language or written_in(_texts_of(character))
         user = STRANGER[language]
         number = 0
@@ -387,7 +428,7 @@ class _Work:
                 Draft(lines, (one.persona.id,), system.content, benchmark.language), path, place
             )
 
-    def _take(self, draft: Draft, path: Path, place: str, *, authored: bool = False) -> None:
+    def _take(self, draft: Draft, path: Path | str, place: str, *, authored: bool = False) -> None:
         if draft.record is not None:
             row = self._renamed(draft.record)
             if SHARED in row.characters:
@@ -461,7 +502,7 @@ class _Work:
             }
         )
 
-    def _refuse(self, path: Path, place: str, why: str, *, kept: bool = False) -> None:
+    def _refuse(self, path: Path | str, place: str, why: str, *, kept: bool = False) -> None:
         self.refused.append(Refused(file=str(path), place=place, why=why, kept=kept))
 
 
