@@ -22,6 +22,7 @@ from personae.cast.base import LoadedBase, load_base
 from personae.cast.encode import Encoded, encode
 from personae.cast.evaluate import score_rows
 from personae.cast.expand import expanded_weights, first_slot
+from personae.cast.forgetting import profile_text
 from personae.cast.fuse import eq7_error, paper_fuse, tune_weights
 from personae.cast.layout import layout_of
 from personae.cast.plan import Stage, TrainPlan, one_per_character, one_shared, stages_of
@@ -232,7 +233,7 @@ class Bench:
     def _new(self, job: Job) -> dict[str, Any]:
         out, names = job.out, [name for name in self.names if name != job.out]
         cast = replace(job, method=plans.OWN)
-        with self._trained(cast, names, spare=(out, FUSED_AS_WRITTEN)) as made:
+        with self._trained(cast, names, spare=(out,)) as made:
             if made is None:
                 raise UsageError(f"the cast without {out} diverged at {dict(job.settings)}")
             stack, trained, spoken = made
@@ -263,7 +264,7 @@ class Bench:
             )
             state = stack.state()
             omega = [near.get(slot, 0.0) for slot in stack.slots]
-            self._put(stack, FUSED_AS_WRITTEN, paper_fuse(state, omega))
+            stack.add_slot(FUSED_AS_WRITTEN, paper_fuse(state, omega))
             held, told = self.held[out], self.told[out]
             found["held"] = {
                 "base": self._base(stack, held),
@@ -292,14 +293,14 @@ class Bench:
     def _paper(self, job: Job) -> dict[str, Any]:
         out, names = job.out, [name for name in self.names if name != job.out]
         isolated = replace(job, method=plans.ISOLATED)
-        with self._trained(isolated, names, spare=(FUSED_AS_WRITTEN,)) as made:
+        with self._trained(isolated, names) as made:
             if made is None:
                 raise UsageError(f"the cast without {out} diverged at {dict(job.settings)}")
             stack, trained, _ = made
             near = self._neighbours(out, names)
             state = stack.state()
             omega = [near.get(slot, 0.0) for slot in stack.slots]
-            self._put(stack, FUSED_AS_WRITTEN, paper_fuse(state, omega))
+            stack.add_slot(FUSED_AS_WRITTEN, paper_fuse(state, omega))
             held = self.held[out]
             return {
                 "neighbours": near,
@@ -318,7 +319,7 @@ class Bench:
     def _neighbours(self, out: str, names: Sequence[str]) -> dict[str, float]:
         """The router's weights for a stranger's profile, from the profiles of the others."""
         router = Router.from_characters({name: self.roles[name].profile for name in names})
-        near = router.neighbours(self.roles[out].profile.description)
+        near = router.neighbours(profile_text(self.roles[out].profile))
         if not near:
             raise UsageError(f"nothing of the profile of {out} is in the others'")
         return near
