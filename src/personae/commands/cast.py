@@ -3,26 +3,283 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
+from rich.table import Table
+from rich.text import Text
 
 from personae.commands.base import Resume, command, json_option, show_document
+from personae.errors import UsageError
+from personae.progress import Display
 from personae.records.shown import clean
 
+if TYPE_CHECKING:
+    from personae.cast.plan import TrainPlan
+    from personae.records.cast_reports import Addition
+
 RESUMES: dict[str, Resume] = {}
+
+DATA_HELP = (
+    "cards, starter:ID, runs of `personae eval` and `personae play`, dialogues as JSONL, or folders"
+)
 
 
 def add(commands: Any) -> None:
     """Add the commands to the parser."""
     room = command(commands, "cast", None, "one model, many characters: train, extend, ask, export")
     parts = room.add_subparsers(title="cast commands", metavar="COMMAND")
+    _add_train(parts)
+    _add_add(parts)
     _add_route(parts)
+    _add_chat(parts)
+    _add_eval(parts)
+    _add_export(parts)
 
 
 def _cast_argument(made: argparse.ArgumentParser) -> None:
     made.add_argument("cast", type=Path, metavar="CAST", help="the folder of a cast")
+
+
+def _watched(args: argparse.Namespace, work: Callable[[Display], Any]) -> Any:
+    """Carry out what needs no run and calls no endpoint, under the display."""
+    with Display(quiet=args.json) as display:
+        return work(display)
+
+
+# train -----------------------------------------------------------------------------------------
+
+
+def _add_train(parts: Any) -> None:
+    made = command(parts, "train", _train, "train the blocks of a cast on one frozen model")
+    made.add_argument("data", nargs="+", metavar="DATA", help=DATA_HELP)
+    made.add_argument(
+        "--base",
+        required=True,
+        metavar="MODEL",
+        help="local (the embedded model), or a Hugging Face directory",
+    )
+    made.add_argument("--out", type=Path, required=True, metavar="CAST", help="the cast's folder")
+    made.add_argument(
+        "--protocol",
+        choices=["paper", "personae"],
+        default="personae",
+        help="personae: a shared block first, then each character's own; paper: isolated blocks",
+    )
+    made.add_argument(
+        "--baselines", action="store_true", help="also train what the cast is compared with"
+    )
+    made.add_argument(
+        "--mode",
+        choices=["full", "speaker"],
+        default="full",
+        help="full: a block works on all tokens; speaker: on its own character's",
+    )
+    made.add_argument(
+        "--card",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="CARD",
+        help="further cards, for their profiles alone",
+    )
+    made.add_argument("--licence", metavar="TEXT", help="of data that state none")
+    made.add_argument("--speaker", metavar="NAME", help="who speaks where the data do not say")
+    _numbers(made)
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
+    json_option(made)
+
+
+def _numbers(made: argparse.ArgumentParser) -> None:
+    """What a user may change of a training; what is not given stays as the plan has it."""
+    group = made.add_argument_group("the training")
+    for name, kind, text in (
+        ("--rank", int, "of a block"),
+        ("--alpha", float, "a block's update is alpha / rank times B A"),
+        ("--lr", float, "highest learning rate of the characters' own blocks"),
+        ("--shared-lr", float, "highest learning rate of the shared block"),
+        ("--epochs", float, "how often each row is seen, all stages together"),
+        ("--tokens-per-role", int, "supervised tokens of each character, instead of epochs"),
+        ("--batch-rows", int, "rows of each character in a step"),
+        ("--max-tokens", int, "of a row; a longer one loses turns from its front"),
+        ("--development", float, "share of the rows that is watched, not learnt"),
+        ("--patience", int, "checks without a better loss after which a block stops"),
+    ):
+        group.add_argument(name, type=kind, metavar="N", help=text)
+    group.add_argument(
+        "--targets", nargs="+", metavar="NAME", help="modules by the end of their name (all linear)"
+    )
+    group.add_argument("--dtype", choices=["float32", "bfloat16"], help="of the frozen model")
+
+
+def _plan(args: argparse.Namespace, protocol: str, mode: str) -> TrainPlan:
+    from dataclasses import replace
+
+    from personae.cast.plan import TrainPlan
+
+    begin = TrainPlan(mode=mode, seed=args.seed)  # type: ignore[arg-type]  # argparse's choices
+    if protocol == "paper":
+        begin = begin.paper()
+    names = (
+        *("rank", "alpha", "lr", "shared_lr", "epochs", "tokens_per_role", "batch_rows"),
+        *("max_tokens", "development", "patience", "dtype"),
+    )
+    given = {name: value for name in names if (value := getattr(args, name)) is not None}
+    if args.targets:
+        given["targets"] = tuple(args.targets)
+    if "patience" in given and "development" not in given:
+        raise UsageError("--patience needs rows to watch: give --development a share, as 0.1")
+    return replace(begin, **given)
+
+
+def _train(args: argparse.Namespace) -> int:
+    from personae.cast_stage import train_cast
+
+    args.run_dir = None
+    done = _watched(
+        args,
+        lambda display: train_cast(
+            args.data,
+            args.base,
+            args.out,
+            plan=_plan(args, args.protocol, args.mode),
+            cards=args.card,
+            licence=args.licence,
+            character=args.speaker,
+            baselines=args.baselines,
+            watcher=display,
+        ),
+    )
+    document = done.document()
+
+    def show(console: Console) -> None:
+        table = Table("character", title=Text(str(args.out)))
+        for name in ("rows", "turns", "loss, first", "loss, last"):
+            table.add_column(name, justify="right")
+        blocks = {block["name"]: block for block in document["blocks"]}
+        for one in document["characters"]:
+            loss = blocks.get(one["name"], {}).get("loss") or (None, None)
+            table.add_row(
+                Text(clean(one["name"])),
+                f"{one['rows']:,}",
+                f"{one['turns']:,}",
+                *("-" if value is None else f"{value:.3f}" for value in loss),
+            )
+        console.print(table)
+        for name, said in document["baselines"].items():
+            console.print(clean(f"{name}: {said}"), markup=False)
+        if document["refused"]:
+            console.print(
+                f"{document['refused']:,} lines were not learnt: {document['training']}/"
+                "refused.jsonl says which and why",
+                markup=False,
+            )
+        console.print(
+            f"How it went: {document['training']}/loss.svg. Talk to it: "
+            f"personae cast chat {args.out}",
+            markup=False,
+        )
+
+    return show_document(args, document, show)
+
+
+# add -------------------------------------------------------------------------------------------
+
+
+def _add_add(parts: Any) -> None:
+    made = command(parts, "add", _add, "add a character to a cast; the others stay as they are")
+    _cast_argument(made)
+    made.add_argument("--role", required=True, metavar="CARD", help="its card, or starter:ID")
+    made.add_argument("--data", nargs="+", metavar="FILE", help=f"its lines: {DATA_HELP}")
+    made.add_argument(
+        "--how",
+        required=True,
+        choices=["fuse", "expand", "profile"],
+        help="fuse: from its nearest neighbours, no data; expand: a block of its own, trained; "
+        "profile: its card in the prompt, on the shared block",
+    )
+    made.add_argument("--name", metavar="NAME", help="it goes by (default: the card's)")
+    made.add_argument("--alias", nargs="+", action="extend", default=[], metavar="NAME")
+    made.add_argument(
+        "--tune", action="store_true", help="move the fusion's weights on its lines, no gradients"
+    )
+    made.add_argument(
+        "--heldout",
+        nargs="+",
+        metavar="FILE",
+        help="dialogues of the old characters: their likelihood before and after",
+    )
+    made.add_argument("--licence", metavar="TEXT", help="of data that state none")
+    made.add_argument("--base", metavar="MODEL", help="where the cast's base lies now")
+    made.add_argument("--epochs", type=float, metavar="N", help="of expand")
+    made.add_argument("--lr", type=float, metavar="N", help="of expand")
+    made.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
+    json_option(made)
+
+
+def _add(args: argparse.Namespace) -> int:
+    from dataclasses import replace
+
+    from personae.cast.add import add_character
+    from personae.cast.plan import TrainPlan
+    from personae.cast.rows import read_rows
+
+    refused: list[Any] = []
+
+    def rows(paths: list[str] | None) -> list[Any]:
+        if not paths:
+            return []
+        found, not_learnt = read_rows(paths, licence=args.licence)
+        refused.extend(not_learnt)
+        return found
+
+    given = {n: v for n in ("epochs", "lr") if (v := getattr(args, n)) is not None}
+    done = _watched(
+        args,
+        lambda display: add_character(
+            args.cast,
+            args.role,
+            args.how,
+            name=args.name,
+            aliases=args.alias,
+            data=rows(args.data),
+            tune=args.tune,
+            heldout=rows(args.heldout),
+            plan=replace(TrainPlan(), **given) if given else None,
+            seed=args.seed,
+            base=args.base,
+            watcher=display,
+        ),
+    )
+    document = {
+        **done.record.to_dict(),
+        "record": str(done.out),
+        "refused": [one.to_dict() for one in refused],
+    }
+    return show_document(args, document, lambda console: _show_addition(console, done.record))
+
+
+def _show_addition(console: Console, record: Addition) -> None:
+    def say(text: str) -> None:
+        console.print(clean(text), markup=False)
+
+    through = " + ".join(f"{weight:.2f} {name}" for name, weight in record.weights.items())
+    say(f"{record.role} ({record.how}) speaks through {through or 'the base alone'}")
+    told = record.forgetting
+    same = sum(one.blocks_identical for one in told.characters)
+    say(f"Blocks as before: {same} of {len(told.characters)} characters")
+    if told.measured:
+        worst = max((one.logit_difference or 0.0 for one in told.characters), default=0.0)
+        say(f"Greatest difference of a logit of theirs: {worst:g}")
+    for change in ("stolen", "lost", "moved"):
+        if count := told.routes.count(change):
+            say(f"Routes {change}: {count} of {told.routes.names + told.routes.dev}")
+    if record.licences:
+        say(f"Licences of what it learnt from: {', '.join(record.licences)}")
+    if record.unlicensed:
+        say(f"Licence not known: {', '.join(record.unlicensed)}")
 
 
 # route -----------------------------------------------------------------------------------------
@@ -41,15 +298,127 @@ def _add_route(parts: Any) -> None:
 def _route(args: argparse.Namespace) -> int:
     from personae.cast.store import read_cast
 
-    found = read_cast(args.cast).router.route(args.instruction, previous=args.previous)
+    found = read_cast(args.cast).route(args.instruction, previous=args.previous)
 
     def show(console: Console) -> None:
-        who = {"accept": f"{found.role}", "ask": f"perhaps {found.role}", "reject": "nobody"}
-        console.print(
-            clean(f"{found.decision}: {who[found.decision]} ({found.confidence:.0%}, {found.by})"),
-            markup=False,
-        )
+        who = {"accept": found.role, "ask": f"perhaps {found.role}", "reject": "nobody"}
+        said = f"{found.decision}: {who[found.decision]} ({found.confidence:.0%}, by {found.by})"
+        console.print(clean(said), markup=False)
         for role, weight in found.weights.items():
             console.print(clean(f"  {weight:.2f}  {role}"), markup=False)
 
     return show_document(args, found.to_dict(), show)
+
+
+# chat ------------------------------------------------------------------------------------------
+
+
+def _add_chat(parts: Any) -> None:
+    made = command(parts, "chat", _chat, "talk to a cast in the terminal")
+    _cast_argument(made)
+    made.add_argument(
+        "--role", metavar="NAME", help="who answers (default: whom each line asks for)"
+    )
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from personae.cast.chat import chat_in_terminal
+
+    return chat_in_terminal(args.cast, args.role)
+
+
+# eval ------------------------------------------------------------------------------------------
+
+
+def _add_eval(parts: Any) -> None:
+    made = command(
+        parts, "eval", _eval, "how well a cast predicts held-out lines of its characters"
+    )
+    _cast_argument(made)
+    made.add_argument(
+        "--data", type=Path, nargs="+", required=True, metavar="FILE", help="held-out dialogues"
+    )
+    made.add_argument("--out", type=Path, required=True, metavar="RUN", help="the run directory")
+    made.add_argument(
+        "--baselines",
+        action="store_true",
+        help="compare with prompts, one LoRA, one a character, and the dense gate",
+    )
+    made.add_argument(
+        "--seeds", type=int, metavar="N", help="train each method N times, with seeds 0 to N - 1"
+    )
+    made.add_argument("--lang", choices=["en", "zh"], default="en", help="of the report")
+    json_option(made)
+
+
+def _eval(args: argparse.Namespace) -> int:
+    from personae.cast.evaluate import evaluate_cast
+    from personae.reports.cast import document_of, show_scores
+
+    done = _watched(
+        args,
+        lambda display: evaluate_cast(
+            args.cast,
+            args.data,
+            args.out,
+            baselines=args.baselines,
+            seeds=args.seeds,
+            language=args.lang,
+            watcher=display,
+        ),
+    )
+    document = document_of(done)
+    return show_document(args, document, lambda console: show_scores(console, done))
+
+
+# export ----------------------------------------------------------------------------------------
+
+
+def _add_export(parts: Any) -> None:
+    made = command(parts, "export", _export, "write a cast's characters for other programs")
+    _cast_argument(made)
+    made.add_argument(
+        "--to",
+        required=True,
+        choices=["peft", "gguf", "vllm"],
+        help="peft: a directory a character; gguf: a file a character, for llama.cpp; "
+        "vllm: directories and a launch script",
+    )
+    made.add_argument("--out", type=Path, required=True, metavar="DIR", help="absent, or empty")
+    made.add_argument(
+        "--role", nargs="+", action="extend", metavar="NAME", help="these alone (default: all)"
+    )
+    made.add_argument(
+        "--own-only", action="store_true", help="the own block without the shared one (peft, gguf)"
+    )
+    made.add_argument("--base", metavar="MODEL", help="where the base lies now (gguf, vllm)")
+    json_option(made)
+
+
+def _export(args: argparse.Namespace) -> int:
+    from personae.cast.export import export_gguf, export_peft, export_vllm
+    from personae.cast.store import read_cast
+
+    cast = read_cast(args.cast)
+    if args.to == "vllm":
+        if args.own_only:
+            raise UsageError("--own-only goes with --to peft and --to gguf")
+        done = export_vllm(cast, args.out, names=args.role, base=args.base)
+    elif args.to == "gguf":
+        done = export_gguf(cast, args.out, names=args.role, own_only=args.own_only, base=args.base)
+    else:
+        done = export_peft(cast, args.out, names=args.role, own_only=args.own_only)
+    document = {
+        "to": args.to,
+        "out": str(done.out),
+        "adapters": {name: str(path) for name, path in done.paths.items()},
+        "notes": list(done.notes),
+    }
+
+    def show(console: Console) -> None:
+        for name, path in done.paths.items():
+            console.print(clean(f"{name}: {path}"), markup=False)
+        for note in done.notes:
+            console.print(clean(note), style="yellow", markup=False)
+
+    return show_document(args, document, show)
