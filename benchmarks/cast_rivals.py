@@ -421,13 +421,21 @@ class Sequential:
         loss: Tensor = out.loss.detach()
         return loss
 
-    def steps(self, batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> Reading:
-        """Time of a step on each of the batches."""
-        clock = Clock(self.device)
-        for batch in batches:
-            self.step(batch)
-        clock.lap()
-        return clock.laps[0]
+    def all_roles(self, batches: Mapping[str, Sequence[tuple[Tensor, Tensor, Tensor]]]) -> Reading:
+        """Time of one optimiser step of every character, the mean over its batches.
+
+        Characters are trained one after the other; turning to the next is not timed.
+        """
+        wall = cpu = 0.0
+        for name in self.names:
+            self.role(name)
+            clock = Clock(self.device)
+            for batch in batches[name]:
+                self.step(batch)
+            clock.lap()
+            wall += clock.laps[0].wall / len(batches[name])
+            cpu += clock.laps[0].cpu / len(batches[name])
+        return Reading(wall, cpu)
 
 
 def paid(batches: Sequence[tuple[Tensor, Tensor, Tensor]]) -> tuple[int, int]:
@@ -534,3 +542,24 @@ def batches_of(
     """A role's rows as they come, `batch` at a time, padded to the longest of each batch."""
     for first in range(0, len(rows), batch):
         yield padded(rows[first : first + batch], device)
+
+
+def table(found: Mapping[str, Sequence[Reading]], against: str) -> None:
+    """Medians in CPU seconds and on the wall, and how many times as fast as one of them."""
+    one = median(found[against], cpu=True)
+    for name, readings in found.items():
+        cpu = [r.cpu for r in readings]
+        print(
+            f"  {name:<42} {median(readings, cpu=True):8.3f} CPU s ({min(cpu):.3f} to {max(cpu):.3f})"
+            f"  {median(readings):8.3f} s wall  {one / median(readings, cpu=True):6.2f}x",
+            flush=True,
+        )
+
+
+def fast_bfloat16() -> bool:
+    """Whether this processor multiplies bfloat16 (else torch emulates it, slower than float32)."""
+    try:
+        flags = Path("/proc/cpuinfo").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return "avx512_bf16" in flags or "amx_bf16" in flags

@@ -332,13 +332,9 @@ def time_training(report: Report, model: Any, device: str, setting: Setting, rou
     stack = StackedLoRA(ours, NAMES, rank=RANK, alpha=ALPHA)
     for number in range(rounds + 1):
         if rival is not None:
-            of_round = [0.0, 0.0]
-            for name in NAMES:
-                rival.role(name)
-                found = rival.steps(batches[name])
-                of_round = [of_round[0] + found.wall / steps, of_round[1] + found.cpu / steps]
+            found = rival.all_roles(batches)
             if number:
-                readings.setdefault("PEFT one by one, eager", []).append(Reading(*of_round))
+                readings.setdefault("PEFT one by one, eager", []).append(found)
         for micro in setting.micro:
             laps = jointly(
                 ours, stack, rows, batch_rows=setting.batch, steps=steps + 1, micro_tokens=micro
@@ -357,9 +353,9 @@ def time_training(report: Report, model: Any, device: str, setting: Setting, rou
         )
         one = Graphed(twin(model), batch, graph=device == "cuda")
         share = real / steps / paid([batch])[0]  # eight characters, and what the rows round off
-        found = interleaved({"": one.step}, device, rounds=3 * rounds, warm=3)[""]
+        graphed = interleaved({"": one.step}, device, rounds=3 * rounds, warm=3)[""]
         readings["one by one, packed, CUDA graph, few logits"] = [
-            Reading(r.wall * share, r.cpu * share) for r in found
+            Reading(r.wall * share, r.cpu * share) for r in graphed
         ]
         del one
         rest(device)
