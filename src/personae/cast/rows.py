@@ -312,11 +312,18 @@ class _Work:
         files = sorted({f for ending in ENDINGS for f in files_of(path, ending, root)})
         if not files:
             raise InputError(f"holds no {', '.join(ENDINGS)} file", path=path, mend=_mend())
+        unread = 0
         for file in files:
             try:
                 self._file(file)
             except InputError as error:
+                unread += 1
                 self._refuse(file, error.place or "the whole", error.what)
+        if unread == len(files):
+            first = self.refused[-unread]
+            raise InputError(
+                f"no file in it can be read ({first.file}: {first.why})", path=path, mend=_mend()
+            )
 
     def _file(self, path: Path) -> None:
         if not _is_text(path):
@@ -331,6 +338,7 @@ class _Work:
             if len(self.rows) >= MAX_ROWS:
                 raise InputError(f"more than the {MAX_ROWS:,} rows allowed", path=path, place=place)
             if not isinstance(row, Mapping):
+                unknown += 1
                 self._refuse(path, place, "no JSON object")
                 continue
             try:
@@ -548,6 +556,8 @@ def _objects(path: Path) -> Iterator[tuple[str, Any]]:
                 raise error from None
             yield "the whole", whole
             return
+        if not whole:
+            raise InputError("is empty", path=path, mend=_mend()) from None
         yield from ((f"entry {n}", row) for n, row in enumerate(whole, 1))
         return
     if first is None:
