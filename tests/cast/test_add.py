@@ -449,8 +449,8 @@ def test_the_record_lies_in_the_cast_and_stays_there(cast: Cast):
     first = add_character(cast.path, "starter:don-quixote", "fuse")
     second = add_character(cast.path, "starter:lin-daiyu", "profile")
 
-    assert first.path.parent == second.path.parent == cast.path / ADDITIONS
+    assert first.out.parent == second.out.parent == cast.path / ADDITIONS
     for one in (first, second):
-        assert Addition.from_dict(json.loads(one.path.read_text("utf-8"))) == one.record
+        assert Addition.from_dict(json.loads(one.out.read_text("utf-8"))) == one.record
     assert first.record.cast_after == second.record.cast_before
     assert first.record.cast_before != first.record.cast_after

@@ -17,7 +17,6 @@ import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from personae.cast.expand import Slot, expand, plan_for, with_slot
@@ -40,7 +39,7 @@ from personae.cast.fuse import (
 from personae.cast.gate import softmax
 from personae.cast.rows import data_sources, read_rows
 from personae.cast.store import Cast, attach, read_cast, write_cast
-from personae.characters.card import card_of, read_character
+from personae.characters.card import read_character
 from personae.characters.prompt import plain_name
 from personae.characters.starter import SCHEME, starter
 from personae.errors import InputError, UsageError
@@ -79,13 +78,13 @@ class Added:
     Attributes:
         cast: as it was read back.
         record: also in `CAST/additions/`.
-        path: of the record.
+        out: the file of the record.
         history: of the training, where there was one.
     """
 
     cast: Cast
     record: Addition
-    path: Path
+    out: Path
     history: tuple[TrainingStep, ...] = ()
 
 
@@ -163,7 +162,7 @@ def add_character(
     aliases = tuple(dict.fromkeys(a.strip() for a in aliases if a.strip() and a.strip() != name))
     check_names(cast, name, aliases)
     near = _near(cast, name, character, neighbours, how)
-    rows = _lines(data, name, character, aliases) if how == "expand" or tune else ()
+    rows = _lines(data, card, name, character, aliases) if how == "expand" or tune else ()
     model = None
     if how == "expand" or tune or (bool(heldout) if measured is None else measured):
         model = _Model(_loaded(cast, base), cast, heldout)
@@ -279,13 +278,17 @@ def _near(
         return {}
     raise UsageError(
         f"nothing in the profile of {name!r} is in any profile of this cast, so there is nobody to "
-        "fuse it from. Add it with --how expand and --data FILE (its own lines), with --how "
-        "profile, or name its neighbours yourself"
+        "fuse it from. Add it with --how expand and --data FILE (its own lines), or with --how "
+        "profile"
     )
 
 
 def _lines(
-    data: Sequence[CastRow], name: str, card: Character, aliases: Sequence[str]
+    data: Sequence[CastRow],
+    source: Character | Path | str,
+    name: str,
+    card: Character,
+    aliases: Sequence[str],
 ) -> tuple[CastRow, ...]:
     """The dialogues in which the character speaks, under the name that it has in the cast.
 
@@ -293,7 +296,7 @@ def _lines(
         InputError: it speaks in none.
     """
     known = {plain_name(one) for one in (name, card.name, card.called, *aliases)}
-    rows = data or _card_rows(card)
+    rows = data or read_rows([source])[0]
     found = tuple(_renamed(row, known, name) for row in rows if known & _speakers(row))
     if found:
         return found
@@ -307,18 +310,6 @@ def _lines(
         f"no line in these data is by {name!r}; there are lines of {', '.join(there[:8])}",
         mend="Name the character as the data do, or give that name as an alias",
     )
-
-
-def _card_rows(card: Character) -> list[CastRow]:
-    """The example dialogues on a card, as they are read from any card."""
-    with TemporaryDirectory() as folder:
-        file = Path(folder) / "card.json"
-        file.write_bytes(card_of(card).to_bytes())
-        rows, _ = read_rows([file])
-    return [
-        row.model_copy(update={"source": row.source.replace(str(file), f"card of {card.name}")})
-        for row in rows
-    ]
 
 
 def _speakers(row: CastRow) -> set[str]:
