@@ -4,11 +4,11 @@ A figure is measured on this machine, or computed from shapes and sizes, and say
 ran and nothing determines is unknown. Seconds were measured on a machine that may have been busy:
 compare them within one table only.
 
-All adapters of a method are trained at once (`cast.train`), those of `one_per_character` too. Memory
-in training is what must be there at once for weights, gradients and AdamW's two states;
-activations come on top, are the same for all ways of adapters but the dense gate (whose hidden
-states are those of all blocks), and depend on the batch. Where the device says what it gave out at
-most (CUDA), that is measured, activations and all.
+All adapters of a method are trained at once (`cast.train`), those of `one_per_character` too.
+Memory in training is what must be there for weights, gradients and AdamW's two states; activations
+come on top, are the same for all ways of adapters but the dense gate (whose hidden states are those
+of all blocks), and depend on the batch. Where the device says what it gave out at most (CUDA), that
+is measured, activations and all.
 
 Nothing here needs torch.
 """

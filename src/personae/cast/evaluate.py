@@ -1,8 +1,9 @@
-"""How likely a model finds what a character really said: the core of all that needs no judge.
+"""How likely a model finds what a character really said: an evaluation that needs no judge.
 
 Everything here is a sum over one thing, the negative log-likelihood in nats of each supervised
 token of held-out lines. Natural logarithms; nats a token are comparable between methods only over
-the same tokens of the same tokenizer.
+the same tokens of the same tokenizer. `score_rows` is the core; `score_method` asks it all that is
+asked of a cast, or of what it is compared with (docs/cast-evaluation.md).
 
 This module imports torch; import it inside functions (DESIGN rule 7).
 """
@@ -10,9 +11,11 @@ This module imports torch; import it inside functions (DESIGN rule 7).
 from __future__ import annotations
 
 import contextlib
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
@@ -21,11 +24,16 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from personae.errors import UsageError
+from personae.journal.flow import NoWatcher, Watcher
+from personae.records import Failure
+from personae.records.cast_scores import DialogueScore, MethodName, SwitchScore
 
 if TYPE_CHECKING:
     from personae.cast.base import LoadedBase
     from personae.cast.densegate import DenseGate
     from personae.cast.encode import Encoded
+    from personae.cast.heldout import Row, Switch, Unit, Way
+    from personae.cast.scores import Line
     from personae.cast.stacked import StackedLoRA
 
 Weights: TypeAlias = Mapping[str, float]
@@ -226,3 +234,191 @@ def _batches(rows: Sequence[Encoded], tokens: int, supervised: int) -> list[list
             room = supervised - sum(rows[n].supervised)
         batches[-1].append(n)
     return batches
+
+
+# One method ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class MethodLines:
+    """What scoring one method gives.
+
+    Attributes:
+        lines: of results.jsonl.
+        seconds: that the model took.
+        tokens: that went through it, context included and padding not.
+    """
+
+    lines: tuple[Line, ...]
+    seconds: float
+    tokens: int
+
+
+def score_method(
+    base: LoadedBase,
+    stack: StackedLoRA | DenseGate | None,
+    way: Way,
+    units: Sequence[Unit],
+    switches: Sequence[Switch],
+    names: Sequence[str],
+    *,
+    method: MethodName,
+    seed: int | None = None,
+    batch_tokens: int = BATCH_TOKENS,
+    watcher: Watcher | None = None,
+) -> MethodLines:
+    """Score all units and switches under one method.
+
+    Args:
+        way: how the method speaks (`cast.heldout`).
+        names: the characters whose blocks are tried on each unit.
+
+    Raises:
+        UsageError: a likelihood is not a finite number.
+    """
+    jobs = _Jobs()
+    tried = [name for name in names if way.knows(name)] if way.tells else []
+    for number, unit in enumerate(units):
+        key = ("unit", number)
+        if unit.failure is not None:
+            jobs.failures[key] = unit.failure
+            continue
+        jobs.put(key, "own", partial(way.own, unit))
+        if len(tried) > 1:
+            for name in tried:
+                jobs.put(key, f"fit {name}", partial(way.fit, unit, name))
+    for number, switch in enumerate(switches):
+        key = ("switch", number)
+        if switch.failure is not None:
+            jobs.failures[key] = switch.failure
+            continue
+        jobs.put(key, "own", partial(way.switch, switch))
+        jobs.put(key, "without", partial(way.switch, switch, without=True))
+        if switch.previous in tried:
+            jobs.put(key, "previous", partial(way.switch, switch, previous=True))
+    rows = [row for row, _, _ in jobs.rows]
+    stage = str(method) if seed is None else f"{method} (seed {seed})"
+    watcher = watcher or NoWatcher()
+    watcher.begin(stage, len(rows))
+
+    def heard(done: int) -> None:
+        for _ in range(done):
+            watcher.step(stage)
+
+    started = time.perf_counter()
+    scored = score_rows(
+        base,
+        stack,
+        rows,
+        [weights for _, weights, _ in jobs.rows],
+        batch_tokens=batch_tokens,
+        heard=heard,
+    )
+    seconds = time.perf_counter() - started
+    found = jobs.sums(scored)
+    lines: list[Line] = [
+        _dialogue_line(
+            unit, method, seed, found.get(("unit", n), {}), jobs.failures.get(("unit", n))
+        )
+        for n, unit in enumerate(units)
+    ]
+    lines += [
+        _switch_line(
+            s, method, seed, found.get(("switch", n), {}), jobs.failures.get(("switch", n))
+        )
+        for n, s in enumerate(switches)
+    ]
+    return MethodLines(tuple(lines), seconds, sum(len(row.ids) for row in rows))
+
+
+def missing_lines(
+    units: Sequence[Unit],
+    switches: Sequence[Switch],
+    method: MethodName,
+    seed: int | None,
+    failure: Failure,
+) -> tuple[Line, ...]:
+    """The lines of a method that nothing could be scored under."""
+    lines: list[Line] = [_dialogue_line(unit, method, seed, {}, failure) for unit in units]
+    lines += [_switch_line(switch, method, seed, {}, failure) for switch in switches]
+    return tuple(lines)
+
+
+_JobKey: TypeAlias = tuple[str, int]
+
+
+@dataclass
+class _Jobs:
+    """Rows to score, and what their sums are of."""
+
+    rows: list[tuple[Encoded, Weights | Voices, tuple[_JobKey, str]]] = field(default_factory=list)
+    failures: dict[_JobKey, Failure] = field(default_factory=dict)
+
+    def put(self, key: _JobKey, part: str, made: Callable[[], Sequence[Row]]) -> None:
+        """Rows whose sum is a part of what `key` names; where they cannot be made, it fails."""
+        from personae.cast.heldout import UnscoredError
+
+        if key in self.failures:
+            return
+        try:
+            self.rows += [(row, weights, (key, part)) for row, weights in made()]
+        except UnscoredError as error:
+            self.failures[key] = error.failure
+            self.rows = [one for one in self.rows if one[2][0] != key]
+
+    def sums(self, scored: Sequence[Scored]) -> dict[_JobKey, dict[str, Scored]]:
+        found: dict[_JobKey, dict[str, Scored]] = {}
+        for (_, _, (key, part)), one in zip(self.rows, scored, strict=True):
+            before = found.setdefault(key, {}).get(part, Scored(0.0, 0))
+            found[key][part] = Scored(before.nll + one.nll, before.tokens + one.tokens)
+        return found
+
+
+def _dialogue_line(
+    unit: Unit,
+    method: MethodName,
+    seed: int | None,
+    found: Mapping[str, Scored],
+    failure: Failure | None,
+) -> DialogueScore:
+    own = found.get("own")
+    fits = {part.removeprefix("fit "): s.nll for part, s in found.items() if part != "own"}
+    return DialogueScore(
+        method=method,
+        seed=seed,
+        row=unit.number,
+        source=unit.row.source,
+        language=unit.row.language,
+        character=unit.character,
+        cut=unit.cut,
+        named=unit.named,
+        tokens=None if own is None else own.tokens,
+        nll=None if own is None else own.nll,
+        fits=fits or None,
+        failure=failure,
+    )
+
+
+def _switch_line(
+    switch: Switch,
+    method: MethodName,
+    seed: int | None,
+    found: Mapping[str, Scored],
+    failure: Failure | None,
+) -> SwitchScore:
+    own, without, previous = (found.get(part) for part in ("own", "without", "previous"))
+    return SwitchScore(
+        method=method,
+        seed=seed,
+        row=switch.number,
+        source=switch.row.source,
+        language=switch.row.language,
+        character=switch.character,
+        previous=switch.previous,
+        turn=switch.turn,
+        tokens=None if own is None else own.tokens,
+        nll=None if own is None else own.nll,
+        nll_without=None if without is None else without.nll,
+        nll_previous=None if previous is None else previous.nll,
+        failure=failure,
+    )

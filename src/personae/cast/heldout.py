@@ -84,13 +84,16 @@ class Switch:
 
 
 class Way(Protocol):
-    """How a method speaks as a character: which prompt, which blocks.
+    """How a method speaks as a character: which prompt, which blocks."""
 
-    Attributes:
-        tells: it has something of each character that can be exchanged for another's.
-    """
+    @property
+    def tells(self) -> bool:
+        """Whether it has something of each character that can be exchanged for another's."""
+        ...
 
-    tells: bool
+    def knows(self, name: str) -> bool:
+        """Whether it can speak as that character."""
+        ...
 
     def own(self, unit: Unit) -> list[Row]:
         """The unit as the method runs; the sum over the rows is its likelihood."""
@@ -232,6 +235,10 @@ class Blocks:
     profiles: Mapping[str, str]
     tells: bool = True
 
+    def knows(self, name: str) -> bool:
+        """See `Way`."""
+        return name in self.weights
+
     def own(self, unit: Unit) -> list[Row]:
         """See `Way`."""
         return self._rows(unit.row, unit.character, unit.character)
@@ -295,6 +302,10 @@ class Prompted:
     cards: Mapping[str, Character]
     retrieves: bool = False
     tells: bool = True
+
+    def knows(self, name: str) -> bool:
+        """See `Way`."""
+        return name in self.cards
 
     def own(self, unit: Unit) -> list[Row]:
         """See `Way`."""

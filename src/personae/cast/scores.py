@@ -1,8 +1,8 @@
 """From scored lines to a cast's scores: means, differences, and the intervals of both.
 
 Means are over dialogues: first over what is said in one (by several characters, at several
-switches), then over dialogues. Intervals resample dialogues, and seeds where a method was trained with several
-(`judging.statistics.crossed_bootstrap`).
+switches), then over dialogues. Intervals resample dialogues, and seeds where a method was trained
+with several (`judging.statistics.crossed_bootstrap`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ COMPARED: tuple[MetricName, ...] = ("nll", "margin", "identified", "switch_cost"
 TIE = 1e-4
 """Nats a token below which two fits are the same: what the order of a batch may change."""
 ENOUGH_SEEDS = 3
+ENOUGH_ROWS = 20
 
 
 def write_lines(path: Path, lines: Iterable[Line]) -> None:

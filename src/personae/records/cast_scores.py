@@ -219,6 +219,7 @@ class HeldOut(Record):
     Attributes:
         tokens: supervised ones of the dialogues that `cast` could be scored on.
         left_out: of each name that is not in the cast, how many rows have it.
+        refused: lines of the files that are no dialogue (refused.jsonl).
     """
 
     sha256: str = Field(pattern=r"^[0-9a-f]{64}$")
@@ -228,6 +229,7 @@ class HeldOut(Record):
     tokens: int = Field(ge=0)
     sources: tuple[DataSource, ...] = ()
     left_out: dict[str, int] = {}
+    refused: int = Field(default=0, ge=0)
 
 
 class CastScores(Record):
