@@ -328,6 +328,32 @@ def one_by_one(model: Any, ids: Tensor, new: int, names: Sequence[str]) -> Tenso
     return torch.cat(made)
 
 
+class Letters:
+    """A stand-in tokenizer for random weights: each id is a character, nothing ends a turn."""
+
+    eos_token_id = None
+    all_special_ids: tuple[int, ...] = ()
+
+    def decode(self, ids: Sequence[int], **_more: Any) -> str:
+        return "".join(chr(0x4E00 + int(one) % 20000) for one in ids)
+
+    def convert_tokens_to_ids(self, _token: str) -> None:
+        return None
+
+
+def generator_of(model: Any, stack: StackedLoRA, weights: Mapping[str, Mapping[str, float]]) -> Any:
+    """The product's own generator (`personae.cast.generate`) over random weights."""
+    from personae.cast.generate import CastGenerator
+
+    cast = SimpleNamespace(
+        manifest=SimpleNamespace(
+            characters=[SimpleNamespace(name=n, weights=w) for n, w in weights.items()]
+        )
+    )
+    base = SimpleNamespace(model=model, tokenizer=Letters())
+    return CastGenerator(base, stack, cast)  # type: ignore[arg-type]
+
+
 # --- training -----------------------------------------------------------------------------------
 
 
