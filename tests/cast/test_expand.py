@@ -11,14 +11,16 @@ from personae.cast.expand import (
     expanded_weights,
     first_slot,
     hot_add,
+    join,
     plan_for,
+    slot_of,
     with_slot,
 )
 from personae.cast.fuse import fused_weights
 from personae.cast.plan import TrainPlan
 from personae.cast.store import Cast, attach
 from personae.errors import UsageError
-from personae.records.cast import CastRow, CastTurn, Mode
+from personae.records.cast import CastRow, CastTurn, How, Mode
 from tests.cast.adding import OLD, random_blocks, starters_cast
 
 NEW = "Nemo"
@@ -249,6 +251,53 @@ def test_more_blocks_than_there_is_room_for_leave_the_old_ones_as_they_were(
     assert logits(base, stack, {"shared": 1.0, "Alice": 1.0}, ids, "full").equal(before)
 
 
+def test_a_block_is_taken_out_of_a_cast_by_name(cast: Cast):
+    slot = slot_of(cast, "Alice")
+
+    assert all(np.array_equal(slot[n], cast.tensors[n][2]) for n in cast.tensors)
+    with pytest.raises(UsageError, match="no block 'Nobody'; there are shared, Sherlock Holmes"):
+        slot_of(cast, "Nobody")
+
+
 def test_a_name_that_is_taken_is_refused_by_the_loaded_stack(cast: Cast, base: LoadedBase):
     with pytest.raises(UsageError, match="has a slot 'Alice' already"):
         hot_add(attach(base, cast), "Alice", first_slot(cast.tensors, 0))
+
+
+@pytest.mark.parametrize("how", ["fuse", "expand", "profile"])
+def test_a_running_cast_that_is_joined_by_somebody_says_what_one_started_anew_says(
+    cast: Cast, tiny_base: Path, base: LoadedBase, how: How
+):
+    from personae.cast.add import add_character
+    from personae.cast.generate import CastGenerator, Prompt, Wanted
+
+    ids = tuple(range(40, 60))
+    running = CastGenerator(base, attach(base, cast), cast)
+
+    def said(generator: CastGenerator, *names: str) -> list[str]:
+        wanted = [
+            Wanted(Prompt(ids, (name,) * len(ids)), name, max_tokens=12, temperature=0)
+            for name in names
+        ]
+        return [one.text for one in generator.run(wanted)]
+
+    try:
+        first = said(running, *OLD)
+        added = add_character(
+            cast.path, "starter:don-quixote", how, name=NEW, measured=False,
+            data=lines() if how == "expand" else (), plan=replace(QUICK, epochs=20),
+        )  # fmt: skip
+        assert join(running.stack, added.cast, NEW) == ((NEW,) if how == "expand" else ())
+        running.learn(NEW, added.cast.character(NEW).weights)
+        together = said(running, NEW, *OLD)
+    finally:
+        running.close()
+    anew = load_base(str(tiny_base), dtype="float32", device="cpu")
+    fresh = CastGenerator(anew, attach(anew, added.cast), added.cast)
+    try:
+        assert together == said(fresh, NEW, *OLD)
+    finally:
+        fresh.close()
+    assert together[1:] == first
+    if how == "expand":  # it has learnt something that nobody else says
+        assert together[0] not in first

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from personae.cast.history import TrainingStep
     from personae.cast.plan import TrainPlan
     from personae.cast.stacked import StackedLoRA
+    from personae.cast.store import Cast
     from personae.journal.flow import Watcher
 
 Slot = Mapping[str, NDArray[Any]]
@@ -175,6 +176,39 @@ def expand(
     number = stack.index(name)
     slot = {tensor: values[number] for tensor, values in stack.state().items()}
     return Expanded(weights, block, slot, trained.history)
+
+
+def slot_of(cast: Cast, block: str) -> dict[str, NDArray[np.float32]]:
+    """One block of a cast as it was read.
+
+    Raises:
+        UsageError: the cast has no such block.
+    """
+    names = [one.name for one in cast.manifest.blocks]
+    if block not in names:
+        raise UsageError(f"{cast.path}: there is no block {block!r}; there are {', '.join(names)}")
+    return {name: stack[names.index(block)] for name, stack in cast.tensors.items()}
+
+
+def join(stack: StackedLoRA, cast: Cast, name: str) -> tuple[str, ...]:
+    """Bring a character that was added to a cast into a stack that was loaded before that.
+
+    A fused character or a profile brings no block. Who generates must learn of it too
+    (`CastGenerator.learn(name, cast.character(name).weights)`), and the router is `cast.router`.
+
+    Args:
+        cast: as it was read after the addition.
+
+    Returns:
+        the blocks that the stack lacked and has now.
+
+    Raises:
+        UsageError: the cast has no such character.
+    """
+    lacking = [block for block in cast.character(name).weights if block not in stack.slots]
+    for block in lacking:
+        hot_add(stack, block, slot_of(cast, block))
+    return tuple(lacking)
 
 
 def hot_add(stack: StackedLoRA, name: str, slot: Slot) -> None:
