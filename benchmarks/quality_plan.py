@@ -36,8 +36,8 @@ class Protocol:
         rank: r, of a block; alpha is twice the rank of a method's blocks.
         tokens: supervised tokens a role that every method is trained on, repeats counted.
         batch_rows: dialogues of each role in an optimiser step.
-        pooled_rows: dialogues of all roles together in a step, which the one shared LoRA may take
-            instead, where its development loss is lower.
+        pooled_rows: dialogues of all roles together in a step, which a block that all teach may
+            take instead, where the development loss is lower.
         rates: learning rates, a factor of 2 apart; a search goes on past the edge where the best
             lies on it.
         edges: how many rates it may go past either edge.
@@ -162,26 +162,39 @@ def search(method: str, done: Done, p: Protocol) -> Found:
         return Found(tuple(wanted), None, trials, edge)
     if method not in POOLED:
         return Found((), {"lr": rate}, trials, edge)
-    # Smaller steps and more of them: they want a lower rate, so the search is for that.
+    wanted, best = _smaller_steps(of, rate, done)
+    return Found(tuple(wanted), best, trials + 2, edge)
+
+
+def _smaller_steps(
+    of: Callable[..., Job], rate: float, done: Done
+) -> tuple[list[Job], Mapping[str, float] | None]:
+    """Whether smaller steps and more of them are better for a block that all roles teach.
+
+    They want a lower rate, so the search is for that.
+    """
     smaller = [of(rate, pooled=1), of(rate / 2, pooled=1)]
     if wanted := [one for one in smaller if one.key not in done]:
-        return Found(tuple(wanted), None, trials, edge)
-    return Found((), _best([of(rate), *smaller], done), trials + 2, edge)
+        return wanted, None
+    return [], _best([of(rate), *smaller], done)
 
 
 def _search_two_stages(done: Done, p: Protocol, *, first_only: bool) -> Found:
     share = p.shares[0]
 
-    def first(rate: float) -> Job:
-        return Job("main", FIRST, "tune", TUNING_SEED, {"shared_lr": rate, "share": share})
+    def first(rate: float, **more: float) -> Job:
+        return Job("main", FIRST, "tune", TUNING_SEED, {"shared_lr": rate, "share": share, **more})
 
-    wanted, shared, trials, edge = search_rate(first, done, p.rates, p.edges)
+    wanted, rate, trials, edge = search_rate(first, done, p.rates, p.edges)
+    if wanted or rate is None:
+        return Found(tuple(wanted), None, trials, edge)
+    wanted, shared = _smaller_steps(first, rate, done)
+    trials += 2
     if wanted or shared is None or first_only:
-        best = None if wanted or shared is None else {"shared_lr": shared, "share": share}
-        return Found(tuple(wanted), best, trials, edge)
+        return Found(tuple(wanted), shared, trials, edge)
 
     def both(rate: float, share: float) -> Job:
-        settings = {"shared_lr": shared, "lr": rate, "share": share}
+        settings = {**shared, "lr": rate, "share": share}
         return Job("main", OWN, "tune", TUNING_SEED, settings)
 
     wanted, own, more, own_edge = search_rate(

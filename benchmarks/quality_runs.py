@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +38,18 @@ FUSED_AS_WRITTEN = "equation 7"
 SCORE_TOKENS = 32_768
 Scores = list[list[float]]
 """`[nats, tokens]` of each held-out answer."""
+Rows = Mapping[str, Sequence[Encoded]]
+Weights = Mapping[str, Mapping[str, float]]
+"""Of blocks, by role."""
+
+
+@dataclass(frozen=True)
+class _Leg:
+    """A training of some stages on some rows; a method's legs share a stack."""
+
+    rows: Rows
+    plan: TrainPlan
+    stages: Sequence[Stage]
 
 
 class Bench:
@@ -120,7 +132,7 @@ class Bench:
             "peak_gib": peak and round(peak, 2),
         }
 
-    # Part main.
+    # Part main: how a method is trained, and what it is scored on.
 
     def _main(self, job: Job) -> dict[str, Any]:
         if job.method == plans.BASE:
@@ -129,11 +141,9 @@ class Bench:
             if made is None:
                 return {"development": None}
             stack, trained, weights = made
-            return {**self._all_roles(stack, weights, job), **_course(trained)}
+            return {**self._all_roles(stack, weights, job), **_course(*trained)}
 
-    def _all_roles(
-        self, stack: StackedLoRA | None, weights: Mapping[str, Mapping[str, float]], job: Job
-    ) -> dict[str, Any]:
+    def _all_roles(self, stack: StackedLoRA | None, weights: Weights, job: Job) -> dict[str, Any]:
         each = {n: self._per_token(stack, self.development[n], weights[n]) for n in self.names}
         found: dict[str, Any] = {
             "development": sum(each.values()) / len(each),
@@ -146,25 +156,37 @@ class Bench:
     @contextlib.contextmanager
     def _trained(
         self, job: Job, names: Sequence[str], spare: Sequence[str] = ()
-    ) -> Iterator[tuple[StackedLoRA, Trained, Mapping[str, Mapping[str, float]]] | None]:
+    ) -> Iterator[tuple[StackedLoRA, list[Trained], Weights] | None]:
         """A method's blocks over the base, and what each role speaks through; None: diverged."""
+        legs = self._legs(job, names)
+        stages = [stage for leg in legs for stage in leg.stages]
+        slots = dict.fromkeys(s for one in stages for w in one.weights.values() for s in w)
+        last = stages[-1].weights
+        weights = {name: last.get(name, {SHARED: 1.0}) for name in names}
+        with self._stack((*slots, *spare), legs[0].plan) as stack:
+            done = []
+            for leg in legs:
+                trained = self._train(leg.rows, leg.plan, leg.stages, stack)
+                if trained is None:
+                    break
+                done.append(trained)
+            yield (stack, done, weights) if len(done) == len(legs) else None
+
+    def _legs(self, job: Job, names: Sequence[str]) -> list[_Leg]:
+        """One training, or two where the shared block takes its rows from one pool."""
         plan = self._plan(job, len(self.names))
-        rows: Mapping[str, Sequence[Encoded]] = {n: self.train[n] for n in names}
-        if job.settings.get("pooled"):
-            everything = [replace(row, character=EVERYBODY) for of in rows.values() for row in of]
-            stages = one_shared([EVERYBODY], job.settings["lr"])
-            plan = replace(
-                plan, tokens_per_role=self.p.tokens * len(names), batch_rows=self.p.pooled_rows
-            )
-            rows = {EVERYBODY: everything}
-            weights = {n: {SHARED: 1.0} for n in names}
-        else:
-            stages = stages_for(job, names, plan)
-            weights = dict(stages[-1].weights)
-        slots = dict.fromkeys([s for one in stages for w in one.weights.values() for s in w])
-        with self._stack((*slots, *spare), plan) as stack:
-            trained = self._train(rows, plan, stages, stack)
-            yield None if trained is None else (stack, trained, weights)
+        rows: Rows = {name: self.train[name] for name in names}
+        if not job.settings.get("pooled"):
+            return [_Leg(rows, plan, stages_for(job, names, plan))]
+        rate = job.settings["shared_lr" if "shared_lr" in job.settings else "lr"]
+        budget = job.settings.get("share", 1.0) * self.p.tokens * len(names)
+        pool = _Leg(
+            {EVERYBODY: [replace(row, character=EVERYBODY) for of in rows.values() for row in of]},
+            replace(plan, tokens_per_role=round(budget), batch_rows=self.p.pooled_rows),
+            one_shared([EVERYBODY], rate),
+        )
+        own = [_Leg(rows, plan, stages_of(plan, names)[1:])] if job.method == plans.OWN else []
+        return [pool, *own]
 
     def _plan(self, job: Job, roles: int) -> TrainPlan:
         p, rank = self.p, rank_of(job.method, self.p.rank, roles)
@@ -198,7 +220,7 @@ class Bench:
 
     def _train(
         self,
-        rows: Mapping[str, Sequence[Encoded]],
+        rows: Rows,
         plan: TrainPlan,
         stages: Sequence[Stage],
         stack: StackedLoRA,
@@ -246,7 +268,7 @@ class Bench:
                 stage = Stage("expand", {out: expanded_weights(by_router, out)}, (out,), rate)
                 return self._train({out: self.train[out]}, plan, [stage], stack)
 
-            found: dict[str, Any] = {"neighbours": near, **_course(trained)}
+            found: dict[str, Any] = {"neighbours": near, **_course(*trained)}
             if job.purpose == "tune":
                 found["rates"] = {}
                 for rate in self.p.new_rates:
@@ -309,7 +331,7 @@ class Bench:
                     "isolated, equation 7": self._scores(stack, held, {FUSED_AS_WRITTEN: 1.0}),
                     "isolated, fusion": self._scores(stack, held, near),
                 },
-                **_course(trained),
+                **_course(*trained),
             }
 
     def _base(self, stack: StackedLoRA, rows: Sequence[Encoded]) -> Scores:
@@ -374,10 +396,11 @@ def precision(kind: str) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
-def _course(trained: Trained) -> dict[str, Any]:
+def _course(*trainings: Trained) -> dict[str, Any]:
+    blocks = {block.name: block for one in trainings for block in one.blocks if block.steps}
     return {
-        "steps": {block.name: block.steps for block in trained.blocks},
-        "tokens": {block.name: block.tokens for block in trained.blocks},
-        "loss": {block.name: block.loss for block in trained.blocks},
-        "padding": round(trained.padding, 4),
+        "steps": {name: block.steps for name, block in blocks.items()},
+        "tokens": {name: block.tokens for name, block in blocks.items()},
+        "loss": {name: block.loss for name, block in blocks.items()},
+        "padding": [round(one.padding, 4) for one in trainings],
     }
