@@ -26,6 +26,7 @@ from personae.records import (
     Sampling,
     Scene,
 )
+from personae.session import all_schemes
 from personae.stages import Built, Evaluated
 from personae.stages import build as build_stage
 from personae.stages import evaluate_benchmark as evaluate_stage
@@ -53,7 +54,7 @@ def ask(
     """
 
     async def once() -> Reply:
-        backend = Registry()(model) if isinstance(model, str) else model
+        backend = all_schemes(Registry())(model) if isinstance(model, str) else model
         told = (Message(role="system", content=system),) if system else ()
         try:
             return await backend.complete(

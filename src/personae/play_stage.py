@@ -12,7 +12,7 @@ from personae.earlier import begin_branch, earlier_rounds
 from personae.errors import InputError, OutputError, UsageError
 from personae.journal.client import Plan
 from personae.journal.flow import each
-from personae.models.registry import Registry
+from personae.models.registry import Registry, model_scheme
 from personae.records import (
     Backend,
     Call,
@@ -26,7 +26,7 @@ from personae.records import (
 )
 from personae.records.files import read_jsonl
 from personae.records.trajectory import Protocol
-from personae.session import MANIFEST, Options, Run, new_manifest, open_run, read_manifest
+from personae.session import CAST, MANIFEST, Options, Run, new_manifest, open_run, read_manifest
 from personae.stages import seeded, write_results
 from personae.world.branching import Branching, Cast, cast_in
 from personae.world.cast import CardInPlay, find_cards, players, read_cards, write_cards
@@ -96,7 +96,8 @@ async def play_scenes(
     Args:
         scenes: a scene file, or the records.
         out: the run directory.
-        characters: the model that plays whoever has none of its own.
+        characters: the model that plays whoever has none of its own; `cast:DIR` plays each
+            character through the block of that name.
         only: the ids of the scenes to play; none means all.
         by_name: models of single characters.
         rounds: how many at most.
@@ -107,7 +108,8 @@ async def play_scenes(
         seat: makes the backend of a `person:NAME`, who plays a character or narrates.
 
     Raises:
-        UsageError: an unknown scene or character, scenes of two languages, other wrong arguments.
+        UsageError: an unknown scene or character, scenes of two languages, a character whom the
+            cast has not, other wrong arguments.
         InputError: a file cannot be used.
         StoppedEarlyError: a cap or Ctrl-C; call again to go on. What was played stands in
             plays.jsonl with `complete` false.
@@ -118,6 +120,7 @@ async def play_scenes(
     cards = _cards(found, source)
     by_name = dict(by_name or {})
     _check(found, by_name, rounds, source)
+    names = list(dict.fromkeys(c.name for scene in found for c in scene.characters))
     if options.live:  # better noticed before a run directory is there
         unused = make_embedder(embedder, timeout=options.timeout)
         if unused is not None:
@@ -131,8 +134,10 @@ async def play_scenes(
         by_name=by_name,
         narrator=narrator,
     )
-    casts = (*(() if branch is None else branch.casts), last)
-    players_of_all = [m for c in reversed(casts) for m in (c.characters, *c.by_name.values())]
+    casts = tuple(
+        _each_by_name(c, names) for c in (*(() if branch is None else branch.casts), last)
+    )
+    players_of_all = [m for c in reversed(casts) for m in _players(c, names)]
     if seat is not None:
         registry = registry or Registry(timeout=options.timeout)
         registry.register("person", seat)
@@ -324,6 +329,33 @@ def _check(
                 f"--character or --as names {name!r}, who is in none of the scenes; "
                 f"there are: {', '.join(sorted(names)[:20])}"
             )
+
+
+def _each_by_name(cast: Cast, names: Sequence[str]) -> Cast:
+    """The same players, with `cast:DIR` pinned to each character whom it plays.
+
+    Raises:
+        UsageError: that cast has no such character.
+    """
+    whole = {
+        name: model
+        for name in names
+        if model_scheme(model := cast.of(name)) == CAST and "#" not in model
+    }
+    if not whole:
+        return cast
+    from personae.cast.backend import pinned
+
+    fixed = {name: pinned(model, [name])[name] for name, model in whole.items()}
+    return cast.model_copy(update={"by_name": {**cast.by_name, **fixed}})
+
+
+def _players(cast: Cast, names: Sequence[str]) -> list[str]:
+    """The models of a cast's characters; the one for all of them only where it plays somebody."""
+    own = list(cast.by_name.values())
+    if model_scheme(cast.characters) == CAST and all(name in cast.by_name for name in names):
+        return own
+    return [cast.characters, *own]
 
 
 def _language(scenes: Sequence[Scene]) -> Language:

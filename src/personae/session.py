@@ -12,8 +12,9 @@ import platform
 import signal
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from personae import __version__
 from personae.errors import (
@@ -43,6 +44,11 @@ from personae.prompts import names, prompt_hash, render
 from personae.records import Call, Language, Manifest, Message, Prices
 from personae.records.files import read_json, write_atomically
 
+if TYPE_CHECKING:
+    from personae.cast.backend import Casts
+
+CAST = "cast"
+"""The scheme of `personae.cast.backend`."""
 MANIFEST = "manifest.json"
 JOURNAL = "journal.sqlite"
 RESULTS = "results.jsonl"
@@ -121,6 +127,24 @@ class Run:
         return self.plan is not None
 
 
+def all_schemes(registry: Registry) -> Registry:
+    """The registry, with the schemes that rooms above the models bring."""
+    if not registry.knows(CAST):
+
+        @cache
+        def casts() -> Casts:  # one for all ids: those of one directory share an engine
+            from personae.cast.backend import Casts
+
+            return Casts()
+
+        registry.register(
+            CAST,
+            lambda model_id: casts().backend(model_id),
+            lambda model_id: casts().check(model_id),
+        )
+    return registry
+
+
 def read_manifest(run: Path) -> Manifest:
     """The manifest of a run directory.
 
@@ -152,7 +176,7 @@ def _same_run(old: Manifest, new: Manifest) -> list[str]:
     }
     different = [what for what, (a, b) in pairs.items() if a != b]
     different += [
-        f"the script {model_id}"
+        f"the {'cast' if model_scheme(model_behind(model_id)) == CAST else 'script'} {model_id}"
         for model_id, digest in new.versions.items()
         if ":" in model_id and old.versions.get(model_id, digest) != digest
     ]
@@ -165,15 +189,20 @@ def _same_run(old: Manifest, new: Manifest) -> list[str]:
 
 
 def fingerprints(models: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """SHA-256 of every script that the models name: a changed script is a changed model.
+    """SHA-256 of every script and cast that the models name: changed, it is another model.
 
     Raises:
-        InputError: a script is absent.
+        UsageError: an id names no cast.
+        InputError: a script or a cast is absent.
     """
     found: dict[str, str] = {}
     for model_id in {m for ids in models.values() for m in ids}:
         base = model_behind(model_id)
-        if model_scheme(base) == "scripted":
+        if model_scheme(base) == CAST:
+            from personae.cast.backend import fingerprint
+
+            found[model_id] = fingerprint(base)
+        elif model_scheme(base) == "scripted":
             path = script_path(base)
             if not path.is_file():
                 raise InputError("there is no such script", path=path, mend="Give scripted:FILE.py")
@@ -248,7 +277,7 @@ async def open_run(
     """
     if not options.trust_scripts and not options.replay:
         _refuse_what_it_was_not_told(manifest)
-    registry = registry or Registry(timeout=options.timeout)
+    registry = all_schemes(registry or Registry(timeout=options.timeout))
     if (path / MANIFEST).is_file():
         old = read_manifest(path)
         different = _same_run(old, manifest)

@@ -417,7 +417,9 @@ class CastGenerator:
             with self._wake:
                 self._waiting.popleft()
         alone = [one for one in room if one[2] >= _REUSE_FROM]
-        together = sorted((row for row, _, n in room if n < _REUSE_FROM), key=lambda r: len(r.tokens))
+        together = sorted(
+            (row for row, _, n in room if n < _REUSE_FROM), key=lambda r: len(r.tokens)
+        )
         for row, layers, common in alone:
             self._join([row], *self._prefill_after(row, layers, common))
         for group in _of_like_length(together):
@@ -784,7 +786,7 @@ _Layers = list[tuple[Tensor, Tensor]]
 """Of each layer keys and values, `[rows, heads, tokens, width]`."""
 
 
-class _Growing(DynamicLayer):
+class _Growing(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types
     """A layer's cache with room to grow into, so that a step does not copy all that is there."""
 
     _rooms: tuple[Tensor, Tensor] | None = None
@@ -803,6 +805,7 @@ class _Growing(DynamicLayer):
                 shape = (*new.shape[:-2], after + _ROOM, new.shape[-1])
                 room = torch.zeros(shape, dtype=new.dtype, device=new.device)
                 if before:
+                    assert old is not None
                     room[..., :before, :] = old
                 rooms.append(room)
             self._rooms = (rooms[0], rooms[1])
@@ -817,7 +820,7 @@ def _cache(layers: _Layers | None, tokens: int) -> DynamicCache:
     cache = DynamicCache()
     cache.layer_class_to_replicate = _Growing
     for keys, values in layers or ():
-        layer = _Growing()
+        layer: Any = _Growing()  # type: ignore[no-untyped-call]  # transformers has no types
         layer.update(keys[..., :tokens, :], values[..., :tokens, :])
         cache.layers.append(layer)
     return cache
@@ -826,7 +829,8 @@ def _cache(layers: _Layers | None, tokens: int) -> DynamicCache:
 def _layers(cache: DynamicCache) -> _Layers:
     if not all(type(layer) is _Growing and layer.is_initialized for layer in cache.layers):
         raise UsageError("this model keeps another state than keys and values of each token")
-    return [(layer.keys, layer.values) for layer in cache.layers]
+    layers: list[Any] = cache.layers
+    return [(layer.keys, layer.values) for layer in layers]
 
 
 class _Batch:

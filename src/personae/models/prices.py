@@ -20,7 +20,7 @@ FREE = Price(0.0, 0.0)
 
 
 class PriceTable:
-    """Prices by model id. The embedded model, scripts and people cost nothing.
+    """Prices by model id. The embedded model, casts, scripts and people cost nothing.
 
     Args:
         models: model id to `{"in", "out", "cached"?}`, US dollars per million tokens.
@@ -31,7 +31,7 @@ class PriceTable:
 
     def __call__(self, model: str) -> Price | None:
         """The price of a model id, or None if it is not known."""
-        if model_scheme(model) in ("local", "scripted", "person"):
+        if model_scheme(model) in ("local", "scripted", "person", "cast"):
             return FREE
         return self._models.get(model)
 

@@ -14,6 +14,7 @@ from personae.errors import UsageError
 from personae.records import Backend
 
 Maker = Callable[[str], Backend]
+Check = Callable[[str], None]
 
 
 def model_scheme(model_id: str) -> str:
@@ -48,16 +49,26 @@ class Registry:
             "http": self._endpoint,
             "provider": self._endpoint,
         }
+        self._checks: dict[str, Check] = {}
 
-    def register(self, scheme: str, maker: Maker) -> None:
+    def register(self, scheme: str, maker: Maker, check: Check | None = None) -> None:
         """Teach the registry another scheme.
+
+        Args:
+            check: refuses an id that could only fail later; nothing is loaded.
 
         Raises:
             UsageError: the scheme is taken.
         """
-        if scheme in self._schemes:
+        if self.knows(scheme):
             raise UsageError(f"the model scheme {scheme!r} is already taken")
         self._schemes[scheme] = maker
+        if check is not None:
+            self._checks[scheme] = check
+
+    def knows(self, scheme: str) -> bool:
+        """Whether a scheme has a maker."""
+        return scheme in self._schemes
 
     def __call__(self, model_id: str) -> Backend:
         """The backend of a model id.
@@ -72,7 +83,7 @@ class Registry:
         """Refuse an id now that could only fail later; nothing is run, loaded or asked.
 
         Raises:
-            UsageError: no such scheme or provider, or a key is missing.
+            UsageError: no such scheme or provider, a key is missing, or what a room checks.
         """
         from personae.models.providers import resolve
 
@@ -81,13 +92,15 @@ class Registry:
             resolve(model_id)
         else:
             self._maker(model_id)
+        if scheme in self._checks:
+            self._checks[scheme](model_id)
 
     def _maker(self, model_id: str) -> Maker:
         maker = self._schemes.get(model_scheme(model_id))
         if maker is None:
             raise UsageError(
                 f"{model_id!r} is no model id: use provider/model, http://host:port/v1#model, "
-                "local, local:FILE.gguf, or scripted:FILE.py (docs/models.md)"
+                "local, local:FILE.gguf, scripted:FILE.py or cast:DIR (docs/models.md)"
             )
         return maker
 

@@ -176,7 +176,7 @@ class LocalModel:
             "top_p": TOP_P if sampling.top_p is None else sampling.top_p,
             "top_k": 0,  # the engine's own defaults would cut the distribution further
             "min_p": 0.0,
-            "seed": _seed(call),
+            "seed": seed_of(call),
             "stop": list(sampling.stop),
             "cache_prompt": True,
         }
@@ -272,7 +272,7 @@ def _threads() -> int:
     return max(1, min(cores or 1, _MAX_THREADS))
 
 
-def _seed(call: Call) -> int:
+def seed_of(call: Call) -> int:
     """32 bits: the seed asked for, moved by the repeat number; or the call's content."""
     if call.sampling.seed is None:
         return int.from_bytes(call.key()[:4], "big")

@@ -1,0 +1,262 @@
+"""A dialogue with characters of a cast, and the prompts that they answer.
+
+What was said stays as the tokens it was said in: those that were drawn are fed again as they were
+drawn, not as a tokenizer would cut their text. So all that was fed once is a prefix of what is fed
+later, and its keys and values are used again (`cast.generate`).
+
+Nothing here needs torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from personae.cast.layout import (
+    Layout,
+    Tokens,
+    layout_of,
+    messages_for,
+    scene_system_text,
+    system_text,
+)
+from personae.errors import BadRequestError, UsageError
+from personae.records import Language, Message
+from personae.records.cast import CastTurn, Mode
+from personae.records.language import written_in
+
+if TYPE_CHECKING:
+    from personae.cast.generate import CastGenerator, Generated, Prompt
+    from personae.cast.store import Cast
+
+
+def profile_text(cast: Cast, name: str) -> str:
+    """What stands of a character in its system message: nothing, where its blocks know it."""
+    card = cast.cards.get(name)
+    if card is None or cast.character(name).how != "profile":
+        return ""
+    return f"{card.description}\n{card.personality}".strip()
+
+
+def own_system(cast: Cast, name: str, language: Language) -> str:
+    """The system message under which a character of this cast was trained.
+
+    Raises:
+        UsageError: the cast has no such character.
+    """
+    if cast.manifest.mode == "speaker":
+        return scene_system_text(language)
+    return system_text(name, language, profile_text(cast, name))
+
+
+def with_system(cast: Cast, name: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Messages to a character, with its own system message where they bring none.
+
+    A character that lives by its profile alone (`--how profile`) gets that in any case, before the
+    system message that is there.
+
+    Raises:
+        UsageError: the cast has no such character.
+    """
+    language = written_in(m.content for m in messages)
+    first = messages[0] if messages and messages[0].role == "system" else None
+    if first is None:
+        own = own_system(cast, name, language)
+        return (Message(role="system", content=own), *messages)
+    profile = profile_text(cast, name)
+    if not profile:
+        return tuple(messages)
+    told = f"{system_text(name, language, profile)}\n\n{first.content}"
+    return (Message(role="system", content=told), *messages[1:])
+
+
+def chat_prompt(
+    layout: Layout, mode: Mode, messages: Sequence[Message], character: str | None
+) -> Prompt:
+    """The prompt for a chat's next answer by one character.
+
+    Args:
+        messages: the assistant's are the character's own.
+        character: None: the base alone, whatever the mode.
+
+    Raises:
+        BadRequestError: the layout cannot hold these messages.
+    """
+    from personae.cast.generate import Prompt
+
+    if mode == "full" or character is None:
+        try:
+            ids = layout.prompt_ids(messages)
+        except UsageError as error:
+            raise BadRequestError(str(error)) from None
+        return Prompt(ids, (character,) * len(ids))
+    first = messages[0] if messages[0].role == "system" else None
+    turns = []
+    for message in messages[1:] if first else messages:
+        if message.role == "system":
+            raise BadRequestError("a system message can only be the first")
+        if not message.content.strip():
+            raise BadRequestError("in mode `speaker` nobody can say nothing: a message is empty")
+        speaker = character if message.role == "assistant" else None
+        turns.append(CastTurn(speaker=speaker, text=message.content))
+    system = first.content if first else ""
+    made = layout.scene(system, turns).and_then(
+        layout.header(turns[-1] if turns else None, character, system=bool(system.strip()))
+    )
+    return Prompt(made.ids, made.speaker)
+
+
+@dataclass(frozen=True)
+class _Said:
+    """A turn; `drawn` are the tokens of a generated one, its end left out."""
+
+    turn: CastTurn
+    drawn: tuple[int, ...] | None = None
+
+
+class Dialogue:
+    """A dialogue in which characters of a cast take turns.
+
+    Args:
+        generator: where the characters speak.
+        language: of the cast's own system message.
+        system: takes its place, in mode `full` for every character.
+    """
+
+    def __init__(
+        self, generator: CastGenerator, *, language: Language = "en", system: str | None = None
+    ) -> None:
+        self._generator = generator
+        self._cast = generator.cast
+        self._mode: Mode = self._cast.manifest.mode
+        self._language, self._system = language, system
+        self._layout = layout_of(generator.base.tokenizer)
+        self._control = frozenset(generator.base.tokenizer.all_special_ids)
+        self._said: list[_Said] = []
+
+    @property
+    def turns(self) -> tuple[CastTurn, ...]:
+        """What was said."""
+        return tuple(one.turn for one in self._said)
+
+    def say(self, text: str, speaker: str | None = None) -> None:
+        """Add an utterance: the person's, or one that a character is given to have said.
+
+        Raises:
+            UsageError: it is empty.
+        """
+        if not text.strip():
+            raise UsageError("an utterance says something")
+        self._said.append(_Said(CastTurn(speaker=speaker, text=text)))
+
+    def prompt(self, character: str) -> Prompt:
+        """What that character would answer to now.
+
+        Raises:
+            UsageError: the cast has no such character.
+        """
+        from personae.cast.generate import Prompt
+
+        if character not in self._generator.characters:
+            self._cast.character(character)
+        made = self._full(character) if self._mode == "full" else self._scene(character)
+        return Prompt(made.ids, made.speaker)
+
+    async def reply(
+        self, character: str, *, heard: Callable[[str], None] | None = None, **sampling: Any
+    ) -> Generated:
+        """Have a character speak; what it says becomes part of the dialogue.
+
+        Args:
+            heard: is told each piece of its text as it comes.
+            sampling: `max_tokens`, `temperature`, `top_p`, `seed`, `stop` of `generate.Wanted`.
+
+        Cancelled, it leaves the dialogue as it was.
+
+        Raises:
+            UsageError: the cast has no such character.
+            ContextLengthError: the dialogue does not fit any more.
+            ServerError: the model failed.
+        """
+        from personae.cast.generate import Wanted
+
+        speech = self._generator.stream(Wanted(self.prompt(character), character, **sampling))
+        async with speech:
+            async for piece in speech:
+                if heard is not None:
+                    heard(piece)
+            found = await speech.done()
+        text = found.text.strip()
+        if text:
+            whole = found.text == self._text(found.ids) and not self._control & set(found.ids)
+            turn = CastTurn(speaker=character, text=text)
+            self._said.append(_Said(turn, found.ids if whole else None))
+        return found
+
+    async def stream(self, character: str, **sampling: Any) -> AsyncIterator[str]:
+        """The same piece by piece."""
+        import asyncio
+
+        pieces: asyncio.Queue[str | None] = asyncio.Queue()
+        task = asyncio.create_task(self.reply(character, heard=pieces.put_nowait, **sampling))
+        task.add_done_callback(lambda _t: pieces.put_nowait(None))
+        try:
+            while (piece := await pieces.get()) is not None:
+                yield piece
+            await task
+        finally:
+            task.cancel()
+
+    def _text(self, ids: Sequence[int]) -> str:
+        text: str = self._generator.base.tokenizer.decode(
+            ids, skip_special_tokens=True, clean_up_tokenization_spaces=False
+        )
+        return text
+
+    def _full(self, character: str) -> Tokens:
+        """The dialogue as one character sees it; all of it under its blocks."""
+        system = self._system
+        if system is None:
+            known = self._cast.manifest.of(character) is not None
+            system = (
+                own_system(self._cast, character, self._language)
+                if known
+                else system_text(character, self._language)
+            )
+        pieces = self._layout.prompt_segments(
+            messages_for(self.turns, character, system, self._mode)
+        )
+        own = iter([one for one in self._said if one.turn.speaker == character])
+        made = Tokens()
+        content = True  # of the two supervised pieces of an answer the first, its words
+        for piece in pieces:
+            drawn = None
+            if piece.supervised:
+                drawn = next(own).drawn if content else None
+                content = not content
+            part = self._layout.tokens([piece])
+            made = made.and_then(part if drawn is None else _tokens(drawn, None))
+        return made._replace(speaker=(character,) * len(made.ids))
+
+    def _scene(self, character: str) -> Tokens:
+        """The dialogue as everybody sees it, and the header of that character's next turn."""
+        system = self._system if self._system is not None else scene_system_text(self._language)
+        opened = bool(system.strip())
+        made, before = self._layout.opening(system), None
+        for one in self._said:
+            speaker = one.turn.speaker
+            if one.drawn is None or speaker is None:
+                made = made.and_then(self._layout.turn(before, one.turn, system=opened))
+            else:
+                header = self._layout.header(before, speaker, system=opened)
+                words = _tokens((*one.drawn, *self._layout.end_ids), speaker)
+                made = made.and_then(header).and_then(words)
+            before = one.turn
+        made = made.and_then(self._layout.header(before, character, system=opened))
+        known = self._generator.characters
+        return made._replace(speaker=tuple(who if who in known else None for who in made.speaker))
+
+
+def _tokens(ids: Sequence[int], speaker: str | None) -> Tokens:
+    return Tokens(tuple(ids), (True,) * len(ids), (speaker,) * len(ids))

@@ -1,0 +1,405 @@
+"""One batch, many characters: each row as if it were alone; nothing is left behind."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from personae.cast.generate import (
+    CastGenerator,
+    Generated,
+    Prompt,
+    Wanted,
+    _begins,
+    _draw,
+    _Text,
+)
+from personae.cast.store import Cast
+from personae.errors import ContextLengthError, ServerError, UsageError
+from tests.cast.serving import NAMES, generator_of, loaded, prompt_of, small_cast
+
+ADA, WU = NAMES
+TEXTS = (
+    "Good evening.",
+    "What do you know of engines that weave flowers and leaves? Tell me all of it, slowly.",
+    "酒店里的老虎",
+    "Hi",
+    "Who was it that you met on the ridge, and what had he to say for himself?",
+)
+
+
+@pytest.fixture(scope="module")
+def cast(tmp_path_factory: pytest.TempPathFactory, tiny_base: Path) -> Cast:
+    return small_cast(tmp_path_factory.mktemp("casts") / "cast", tiny_base, seed=2)
+
+
+@pytest.fixture(autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture
+def generator(cast: Cast, tiny_base: Path) -> Iterator[CastGenerator]:
+    made = generator_of(cast, tiny_base)
+    yield made
+    made.close()
+
+
+def greedy(generator: CastGenerator, text: str, who: str | None, **more: Any) -> Wanted:
+    chosen: dict[str, Any] = {"max_tokens": 24, "temperature": 0.0, **more}
+    return Wanted(prompt_of(generator, text, who), who, **chosen)
+
+
+def by_hand(generator: CastGenerator, wanted: Wanted) -> list[int]:
+    """Greedy decoding without a cache: the whole text again for each token."""
+    weights = generator.cast.character(wanted.character).weights if wanted.character else {}
+    ids, out = list(wanted.prompt.ids), list[int]()
+    with torch.no_grad(), generator.stack.speaking(generator.stack.weights([weights])):
+        while len(out) < wanted.max_tokens:
+            token = int(generator.base.model(torch.tensor([ids + out])).logits[0, -1].argmax())
+            if token == generator.base.tokenizer.eos_token_id:
+                break
+            out.append(token)
+    return out
+
+
+def mixed(generator: CastGenerator) -> list[Wanted]:
+    speakers = (ADA, WU, None, WU, ADA)
+    return [greedy(generator, t, who) for t, who in zip(TEXTS, speakers, strict=True)]
+
+
+def test_each_row_of_a_mixed_batch_is_what_it_is_without_a_batch_and_without_a_cache(
+    generator: CastGenerator,
+) -> None:
+    wanted = mixed(generator)
+    found = generator.run(wanted)
+    assert [list(one.ids) for one in found] == [by_hand(generator, one) for one in wanted]
+    assert len({one.ids[:8] for one in found}) == len(wanted)
+
+
+def test_the_speaker_decides_the_reply(generator: CastGenerator) -> None:
+    found = generator.run([greedy(generator, TEXTS[0], who) for who in (ADA, WU, None)])
+    assert len({one.ids for one in found}) == 3
+
+
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing:FutureWarning")  # peft's own call
+def test_a_row_is_what_peft_generates_through_that_adapter_alone(
+    generator: CastGenerator, cast: Cast, tiny_base: Path
+) -> None:
+    from peft import LoraConfig, get_peft_model
+
+    base = loaded(tiny_base)
+    config = LoraConfig(r=8, lora_alpha=16, target_modules=list(cast.manifest.targets))
+    tuned: Any = get_peft_model(base.model, config, adapter_name="ada")
+    tuned.add_adapter("wu", config)
+    for adapter, name in (("ada", ADA), ("wu", WU)):
+        slots = [0, [b.name for b in cast.manifest.blocks].index(name)]
+        for target in cast.manifest.targets:
+            module = tuned.base_model.model.get_submodule(target)
+            a, b = (torch.from_numpy(cast.tensors[f"{k}.{target}"][slots]) for k in "AB")
+            with torch.no_grad():
+                module.lora_A[adapter].weight.copy_(a.flatten(0, 1))
+                module.lora_B[adapter].weight.copy_(b.movedim(0, 1).flatten(1))
+    wanted = [greedy(generator, t, who) for t in TEXTS for who in (ADA, WU)]
+    found = generator.run(wanted)
+    tuned.eval()
+    for one, reply in zip(wanted, found, strict=True):
+        tuned.set_adapter("ada" if one.character == ADA else "wu")
+        ids = torch.tensor([one.prompt.ids])
+        made = tuned.generate(
+            input_ids=ids, attention_mask=torch.ones_like(ids), max_new_tokens=24, do_sample=False
+        )[0, ids.shape[1] :].tolist()
+        if made[-1] == base.tokenizer.eos_token_id:
+            made = made[:-1]
+        assert list(reply.ids) == made
+
+
+def test_rows_that_come_while_others_speak_change_nothing(
+    cast: Cast, tiny_base: Path, generator: CastGenerator
+) -> None:
+    wanted = [greedy(generator, t, who, max_tokens=n) for t, who, n in (
+        (TEXTS[0], ADA, 40), (TEXTS[1], WU, 7), (TEXTS[2], WU, 25), (TEXTS[3], ADA, 3),
+        (TEXTS[4], None, 31),
+    )]  # fmt: skip
+    alone = [list(generator.run([one])[0].ids) for one in wanted]
+    narrow = generator_of(cast, tiny_base, rows=2, kept_bytes=0)  # three wait until two have left
+    try:
+        assert [list(one.ids) for one in narrow.run(wanted)] == alone
+    finally:
+        narrow.close()
+
+
+def test_draws_with_a_seed_do_not_depend_on_who_shares_the_batch(
+    generator: CastGenerator,
+) -> None:
+    def drawn(seed: int) -> Wanted:
+        return greedy(generator, TEXTS[0], ADA, temperature=1.0, top_p=0.9, seed=seed)
+
+    alone = generator.run([drawn(5)])[0]
+    crowd = generator.run([*mixed(generator), drawn(5), drawn(6), drawn(5)])
+    assert crowd[5].ids == crowd[7].ids == alone.ids != crowd[6].ids
+
+
+def test_draws_follow_the_distribution_cut_at_top_p() -> None:
+    import random
+
+    p = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
+    wanted = Wanted(Prompt((1,), (None,)), None, temperature=1.0, top_p=0.7)
+    draw = random.Random(1)
+    drawn = [_draw(p.log(), [wanted], [draw])[0] for _ in range(4000)]
+    shares = [drawn.count(n) / len(drawn) for n in range(4)]
+    # top_p 0.7: 0.5 and 0.3 stay, 5/8 and 3/8; standard error below 0.008
+    assert shares[2:] == [0, 0]
+    assert abs(shares[0] - 0.625) < 0.03
+
+
+def test_a_temperature_near_zero_draws_the_likeliest(generator: CastGenerator) -> None:
+    cold, coldest = (
+        generator.run([greedy(generator, TEXTS[1], WU, temperature=t, seed=3)])[0]
+        for t in (1e-4, 0.0)
+    )
+    assert cold.ids == coldest.ids
+
+
+def test_a_wide_vocabulary_is_drawn_from_as_if_all_of_it_was_sorted() -> None:
+    import random
+
+    torch.manual_seed(0)
+    flat = torch.randn(3, 4000) * 0.1  # the likeliest 512 have a seventh of the mass
+    wanted = [Wanted(Prompt((1,), (None,)), None, temperature=0.8, top_p=0.95)] * 3
+    found = _draw(flat, wanted, [random.Random(n) for n in range(3)])
+    for n, token in enumerate(found):
+        p, which = (flat[n].double() / 0.8).softmax(-1).sort(descending=True)
+        keep = (p.cumsum(-1) - p) < 0.95
+        at = int(((p * keep).cumsum(-1) < random.Random(n).random() * (p * keep).sum()).sum())
+        assert abs(int((which == token).nonzero()) - at) <= 1  # float32 beside float64
+
+
+def test_a_reply_ends_before_a_stop_string_even_when_it_spans_tokens(
+    generator: CastGenerator,
+) -> None:
+    whole = generator.run([greedy(generator, TEXTS[1], ADA, max_tokens=60)])[0]
+    stop = whole.text[9:13]
+    assert len(stop) == 4
+    found = generator.run([greedy(generator, TEXTS[1], ADA, max_tokens=60, stop=(stop, "zzzz"))])[0]
+    assert found.finish == "stop"
+    assert found.text == whole.text[: whole.text.index(stop)]
+
+
+def test_max_tokens_ends_a_reply(generator: CastGenerator) -> None:
+    found = generator.run([greedy(generator, TEXTS[0], ADA, max_tokens=5)])[0]
+    assert (found.finish, found.tokens_out, len(found.ids)) == ("length", 5, 5)
+
+
+def test_the_turns_end_is_counted_and_not_shown(generator: CastGenerator) -> None:
+    end = generator.base.tokenizer.eos_token_id
+    head = generator.base.model.get_output_embeddings()
+    before = head.weight.detach().clone()
+    try:
+        with torch.no_grad():  # the likeliest token is the end whatever was said
+            head.weight[end] = 50 * before.mean(0) + 40 * torch.sign(before.mean(0))
+        outcomes = generator.run([greedy(generator, text, ADA) for text in TEXTS])
+    finally:
+        with torch.no_grad():
+            head.weight.copy_(before)
+    ended = [one for one in outcomes if one.finish == "stop"]
+    assert ended
+    for one in ended:
+        assert end not in one.ids
+        assert one.tokens_out == len(one.ids) + 1
+
+
+def test_the_pieces_are_the_text_and_none_splits_a_character(generator: CastGenerator) -> None:
+    async def listen() -> tuple[list[str], Generated]:
+        speech = generator.stream(greedy(generator, TEXTS[2], WU, max_tokens=80))
+        pieces = [piece async for piece in speech]
+        return pieces, await speech.done()
+
+    pieces, whole = asyncio.run(listen())
+    assert "".join(pieces) == whole.text
+    assert whole.text == generator.base.tokenizer.decode(whole.ids, skip_special_tokens=True)
+
+
+def test_a_character_of_many_tokens_comes_in_one_piece(generator: CastGenerator) -> None:
+    tokenizer = generator.base.tokenizer
+    text = _Text(tokenizer, ())
+    ids = tokenizer("a老虎🐯!", add_special_tokens=False)["input_ids"]
+    assert len(ids) == 1 + 3 + 3 + 4 + 1
+    pieces = [text.push(token) for token in ids]
+    assert [p for p in pieces if p] == ["a", "老", "虎", "🐯", "!"]
+    assert text.end() == ""
+
+
+def test_what_may_become_a_stop_string_is_held_back(generator: CastGenerator) -> None:
+    tokenizer = generator.base.tokenizer
+    text = _Text(tokenizer, ("\nUser:",))
+    ids = tokenizer("Yes.\nUse it.\nUser: no", add_special_tokens=False)["input_ids"]
+    given = ""
+    for token in ids:
+        given += text.push(token)
+        assert not given.endswith("\n")
+        if text.stopped:
+            break
+    assert given + text.end() == "Yes.\nUse it."
+    assert (_begins("ab\nU", "\nUser:"), _begins("ab", "\nUser:")) == (2, 0)
+
+
+def test_what_was_held_back_comes_at_the_end(generator: CastGenerator) -> None:
+    tokenizer = generator.base.tokenizer
+    text = _Text(tokenizer, ("XYZ",))
+    for token in tokenizer("abXY", add_special_tokens=False)["input_ids"]:
+        text.push(token)
+    assert (text.whole, text.end(), text.whole) == ("ab", "XY", "abXY")
+
+
+def test_log_probabilities_are_those_of_the_full_distribution(generator: CastGenerator) -> None:
+    wanted = greedy(generator, TEXTS[0], ADA, max_tokens=4, logprobs=3)
+    found = generator.run([wanted])[0]
+    assert found.logprobs is not None
+    weights = generator.stack.weights([generator.cast.character(ADA).weights])
+    with torch.no_grad(), generator.stack.speaking(weights):
+        logits = generator.base.model(torch.tensor([[*wanted.prompt.ids, *found.ids]])).logits[0]
+    expected = logits.log_softmax(-1)
+    for n, one in enumerate(found.logprobs):
+        at = expected[len(wanted.prompt.ids) - 1 + n]
+        assert one.logprob == pytest.approx(float(at[found.ids[n]]), abs=1e-4)
+        assert one.logprob == pytest.approx(one.top[0][1])
+        assert len(one.top) == 3
+
+
+def test_given_text_is_scored_as_a_plain_pass_scores_it(generator: CastGenerator) -> None:
+    prompt = prompt_of(generator, TEXTS[0], WU)
+    ids = generator.base.tokenizer(TEXTS[1] * 3, add_special_tokens=False)["input_ids"]
+    assert len(ids) > 128  # more than one pass
+    found = generator.score(prompt, ids, WU).result()
+    weights = generator.stack.weights([generator.cast.character(WU).weights])
+    with torch.no_grad(), generator.stack.speaking(weights):
+        logits = generator.base.model(torch.tensor([[*prompt.ids, *ids]])).logits[0]
+    rows = logits.log_softmax(-1)[len(prompt.ids) - 1 : -1]
+    expected = rows.gather(-1, torch.tensor(ids)[:, None])[:, 0]
+    assert torch.allclose(torch.tensor(found), expected, atol=1e-4)
+
+
+def test_leaving_the_iteration_cancels_the_reply(generator: CastGenerator) -> None:
+    async def leave() -> None:
+        async with generator.stream(greedy(generator, TEXTS[0], ADA, max_tokens=1500)) as speech:
+            async for _piece in speech:
+                break
+
+    asyncio.run(leave())
+    assert generator.between_steps(lambda: None).result() is None
+    generator.run([greedy(generator, TEXTS[0], WU, max_tokens=2)])
+    assert generator.busy == 0
+
+
+def test_fifty_listeners_who_leave_leave_no_work_behind(cast: Cast, tiny_base: Path) -> None:
+    generator = generator_of(cast, tiny_base, rows=4)
+    steps = []
+    hook = generator.base.model.register_forward_pre_hook(
+        lambda _m, _a, k: steps.append(k["input_ids"].shape[0]), with_kwargs=True
+    )
+
+    async def crowd() -> None:
+        tasks = [
+            asyncio.create_task(generator.generate(greedy(generator, f"{n}", ADA, max_tokens=1900)))
+            for n in range(50)
+        ]
+        while not steps:
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        assert all(isinstance(one, asyncio.CancelledError) for one in outcomes)
+
+    asyncio.run(crowd())
+    last = generator.run([greedy(generator, "and you?", WU, max_tokens=3)])[0]
+    assert len(last.ids) <= 3
+    assert generator.busy == 0
+    assert len(steps) < 300  # of 1900 for each four of them
+    hook.remove()
+    generator.close()
+
+
+def test_a_prompt_that_fills_the_context_is_refused(generator: CastGenerator) -> None:
+    with pytest.raises(ContextLengthError, match="2048"):
+        generator.submit(greedy(generator, "a" * 2048, ADA))
+
+
+def test_a_full_context_ends_a_reply(generator: CastGenerator) -> None:
+    found = generator.run([greedy(generator, "a" * 2040, ADA, max_tokens=100)])[0]
+    assert (found.finish, found.tokens_out) == ("length", 8)
+
+
+def test_an_unknown_character_is_refused_before_anything_is_computed(
+    generator: CastGenerator,
+) -> None:
+    with pytest.raises(UsageError, match="no 'Nobody'"):
+        generator.submit(Wanted(prompt_of(generator, "a", ADA), "Nobody"))
+
+
+def test_a_model_that_fails_fails_those_who_wait_and_serves_the_next(
+    generator: CastGenerator,
+) -> None:
+    def burst(*_a: Any, **_k: Any) -> None:
+        raise RuntimeError("out of memory")
+
+    hook = generator.base.model.register_forward_pre_hook(burst)
+    with pytest.raises(ServerError, match="out of memory"):
+        generator.run([greedy(generator, TEXTS[0], ADA)])
+    hook.remove()
+    assert generator.run([greedy(generator, TEXTS[0], ADA)])[0].ids
+
+
+def test_closing_fails_what_is_under_way_and_ends_the_thread(cast: Cast, tiny_base: Path) -> None:
+    generator = generator_of(cast, tiny_base)
+    speech = generator.submit(greedy(generator, TEXTS[0], ADA, max_tokens=1900))
+    generator.close()
+    with pytest.raises(ServerError, match="closed"):
+        speech.future.result()
+    with pytest.raises(ServerError, match="closed"):
+        generator.submit(greedy(generator, TEXTS[0], ADA))
+    assert not [t for t in threading.enumerate() if t.name == "personae-cast-generator"]
+
+
+def test_what_two_prompts_share_is_computed_once(generator: CastGenerator) -> None:
+    first = greedy(generator, TEXTS[4], ADA)
+    again = greedy(generator, TEXTS[4] + " Go on.", ADA)
+    other = greedy(generator, TEXTS[4] + " Go on.", WU)
+    generator.run([first])
+    same, strange = generator.run([again])[0], generator.run([other])[0]
+    assert same.cached == len(first.prompt.ids)
+    assert strange.cached == 0  # other blocks, other keys and values
+    assert list(same.ids) == by_hand(generator, again)
+    assert list(strange.ids) == by_hand(generator, other)
+
+
+def test_kept_keys_and_values_stay_within_their_bytes(cast: Cast, tiny_base: Path) -> None:
+    generator = generator_of(cast, tiny_base, kept_bytes=200_000)
+    token = generator._token_bytes
+    generator.run([greedy(generator, f"{n}" * 60, ADA) for n in range(9)])
+    kept = list(generator._kept._entries)
+    assert 0 < sum(len(t) for t, _, _ in kept) * token <= 200_000
+    assert all(size == len(t) * token for t, _, size in kept)
+    generator.close()
+
+
+def test_a_character_learnt_while_others_speak_speaks_through_its_blocks(
+    generator: CastGenerator,
+) -> None:
+    under_way = generator.submit(greedy(generator, TEXTS[0], ADA, max_tokens=60))
+    generator.learn("Both", {"shared": 1.0, ADA: 0.5, WU: 0.5})
+    new = generator.run([greedy(generator, TEXTS[0], "Both")])[0]
+    weights = generator.stack.weights([{"shared": 1.0, ADA: 0.5, WU: 0.5}])
+    with torch.no_grad(), generator.stack.speaking(weights):
+        ids = torch.tensor([prompt_of(generator, TEXTS[0], ADA).ids])
+        first = int(generator.base.model(ids).logits[0, -1].argmax())
+    assert new.ids[0] == first
+    assert under_way.future.result().ids[:24] == tuple(
+        by_hand(generator, greedy(generator, TEXTS[0], ADA))
+    )
