@@ -138,7 +138,7 @@ class Layout:
     @property
     def end_ids(self) -> tuple[int, ...]:
         """The ids that end a turn of the assistant."""
-        return self._ids(self.end)
+        return self.tokens([Piece(self.end)]).ids
 
     # Mode `full`, and any chat.
 
@@ -169,9 +169,7 @@ class Layout:
 
     def opening(self, system: str) -> Tokens:
         """The tokens before the first turn; the base alone reads them."""
-        if not system.strip():
-            return Tokens()
-        return self.tokens([Piece(self._glue("start", "system") + self.plain(system))])
+        return self.tokens(self._opening(system))
 
     def turn(self, before: CastTurn | None, turn: CastTurn, *, system: bool = True) -> Tokens:
         """The tokens that one more turn adds, whatever comes after it.
@@ -181,11 +179,7 @@ class Layout:
             turn: what is said; a character's words are supervised, its header is not.
             system: whether an `opening` stands before the first turn.
         """
-        after = self._before(before, system)
-        if turn.speaker is None:
-            return self.tokens([Piece(self._glue(after, "user") + self.plain(turn.text))])
-        header = Piece(self._header(after, turn.speaker), speaker=turn.speaker)
-        return self.tokens(self._answer(header, " ", turn.text, turn.speaker))
+        return self.tokens(self._turn(self._before(before, system), turn))
 
     def header(self, before: CastTurn | None, name: str, *, system: bool = True) -> Tokens:
         """The tokens that stand before a character's words: its message's header and `Name:`.
@@ -196,19 +190,24 @@ class Layout:
 
     def scene(self, system: str, turns: Iterable[CastTurn]) -> Tokens:
         """A whole dialogue: its opening and all turns."""
-        made, before = self.opening(system), None
+        pieces, before = self._opening(system), self._before(None, bool(system.strip()))
         for turn in turns:
-            made = made.and_then(self.turn(before, turn, system=bool(system.strip())))
-            before = turn
-        return made
+            pieces += self._turn(before, turn)
+            before = self._before(turn, True)
+        return self.tokens(pieces)
 
     def tokens(self, pieces: Iterable[Piece]) -> Tokens:
         """The ids of pieces, each tokenised by itself."""
+        ones = [piece for piece in pieces if piece.text]
+        if not ones:
+            return Tokens()
         ids: list[int] = []
         supervised: list[bool] = []
         speaker: list[str | None] = []
-        for piece in pieces:
-            made = self._ids(piece.text)
+        found = self.tokenizer(
+            [piece.text for piece in ones], add_special_tokens=False, verbose=False
+        )
+        for piece, made in zip(ones, found["input_ids"], strict=True):
             ids += made
             supervised += [piece.supervised] * len(made)
             speaker += [piece.speaker] * len(made)
@@ -222,6 +221,17 @@ class Layout:
         if not content.isascii():
             content = content.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return defuse(content.strip(), self.control)[0]
+
+    def _opening(self, system: str) -> list[Piece]:
+        if not system.strip():
+            return []
+        return [Piece(self._glue("start", "system") + self.plain(system))]
+
+    def _turn(self, before: Before, turn: CastTurn) -> list[Piece]:
+        if turn.speaker is None:
+            return [Piece(self._glue(before, "user") + self.plain(turn.text))]
+        header = Piece(self._header(before, turn.speaker), speaker=turn.speaker)
+        return self._answer(header, " ", turn.text, turn.speaker)
 
     def _answer(self, header: Piece, lead: str, text: str, speaker: str | None) -> list[Piece]:
         return [
@@ -243,9 +253,6 @@ class Layout:
             raise UsageError("a system message can only be the first")
         text = self.between[before, role]
         return text.removeprefix(self.end) if before == "assistant" else text
-
-    def _ids(self, text: str) -> tuple[int, ...]:
-        return tuple(self.tokenizer(text, add_special_tokens=False)["input_ids"]) if text else ()
 
 
 def layout_of(tokenizer: Any) -> Layout:
