@@ -197,6 +197,28 @@ def test_two_lines_are_too_few_to_tune_on(cast: Cast):
         add_character(cast.path, "starter:don-quixote", "fuse", data=spoken(2), tune=True)
 
 
+def test_expansion_can_begin_from_a_tuned_mix(cast: Cast):
+    added = add_character(
+        cast.path, "starter:don-quixote", "expand", data=spoken(3), tune=True, budget=6,
+        plan=QUICK, measured=False,
+    )  # fmt: skip
+
+    assert added.record.tuning is not None
+    assert added.cast.character(NEW).weights == pytest.approx(
+        {"shared": 1.0, **added.record.neighbours, NEW: 1.0}
+    )
+
+
+def test_held_out_lines_are_measured_for_a_fusion_too(cast: Cast):
+    added = add_character(cast.path, "starter:don-quixote", "fuse", heldout=heldout())
+    found = {one.name: one for one in added.record.forgetting.characters}
+
+    assert added.record.forgetting.measured
+    assert found["Alice"].nll_before == found["Alice"].nll_after
+    assert found["Alice"].tokens > 0
+    assert {one.logit_difference for one in found.values()} == {0.0}
+
+
 # Profile -------------------------------------------------------------------------------------
 
 

@@ -205,6 +205,30 @@ def test_expansion_with_the_same_seed_is_bit_equal(cast: Cast, tiny_base: Path):
     assert all(slots[0][n].tobytes() == slots[1][n].tobytes() for n in slots[0])
 
 
+def test_the_papers_dropout_works_in_training_and_is_gone_afterwards(cast: Cast, tiny_base: Path):
+    learnt = []
+    for rate in (0.0, 0.5):
+        base = load_base(str(tiny_base), dtype="float32", device="cpu")
+        stack = attach(base, cast)
+        base.model.eval()  # as whoever has measured it leaves it
+        plan = replace(plan_for(cast.manifest, QUICK, 3), dropout=rate)
+        rows = encoded(base, "full", lines())
+        done = expand(base, stack, cast.manifest, NEW, {"shared": 1.0}, rows, plan)
+        learnt.append(done.slot)
+        ids = list(range(3, 40))
+        again = [logits(base, stack, done.weights, ids, "full") for _ in range(2)]
+        assert again[0].equal(again[1])
+
+    assert any(not np.array_equal(learnt[0][n], learnt[1][n]) for n in learnt[0])
+
+
+def test_a_paper_cast_is_expanded_as_the_paper_trains(tmp_path: Path, tiny_base: Path):
+    paper = starters_cast(tmp_path / "paper", tiny_base, protocol="paper")
+
+    plan = plan_for(paper.manifest, None, 0)
+    assert (plan.protocol, plan.rank, plan.dropout) == ("paper", 4, 0.1)
+
+
 def test_a_character_without_a_line_cannot_be_trained(cast: Cast, base: LoadedBase):
     with pytest.raises(UsageError, match="no line of 'Nemo'"):
         expand(

@@ -18,8 +18,9 @@ inside of functions.
 
 from __future__ import annotations
 
+import contextlib
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -95,8 +96,10 @@ def plan_for(manifest: CastManifest, plan: TrainPlan | None, seed: int) -> Train
     """A plan that fits a cast: its rank, alpha, modules, mode and protocol."""
     from personae.cast.plan import TrainPlan
 
+    if plan is None:
+        plan = TrainPlan().paper() if manifest.protocol == "paper" else TrainPlan()
     return replace(
-        plan or TrainPlan(),
+        plan,
         rank=manifest.rank,
         alpha=manifest.alpha,
         targets=manifest.targets,
@@ -162,20 +165,35 @@ def expand(
     for old in manifest.characters:
         if manifest.mode == "speaker" and encoded.get(old.name):
             voices[old.name] = dict(old.weights)
-    trained = train(
-        base,
-        {who: rows for who, rows in encoded.items() if who in voices},
-        plan,
-        stages=(Stage("expand", voices, (name,), plan.lr),),
-        stack=stack,
-        checkpoint=checkpoint,
-        resume=resume,
-        watcher=watcher,
-    )
+    with _dropping_out(stack, plan.dropout):
+        trained = train(
+            base,
+            {who: rows for who, rows in encoded.items() if who in voices},
+            plan,
+            stages=(Stage("expand", voices, (name,), plan.lr),),
+            stack=stack,
+            checkpoint=checkpoint,
+            resume=resume,
+            watcher=watcher,
+        )
     (block,) = (one for one in trained.blocks if one.name == name)
     number = stack.index(name)
     slot = {tensor: values[number] for tensor, values in stack.state().items()}
     return Expanded(weights, block, slot, trained.history)
+
+
+@contextlib.contextmanager
+def _dropping_out(stack: StackedLoRA, rate: float) -> Iterator[None]:
+    """A stack that was loaded to speak knows no dropout; within this it does."""
+    for layer in stack.layers.values():
+        layer.dropout = rate
+        layer.training = True  # of the blocks alone: the base's own dropout stays off
+    try:
+        yield
+    finally:
+        for layer in stack.layers.values():
+            layer.dropout = 0.0
+            layer.training = False
 
 
 def slot_of(cast: Cast, block: str) -> dict[str, NDArray[np.float32]]:
