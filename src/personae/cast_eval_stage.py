@@ -31,7 +31,7 @@ from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Character, Failure, Language, Manifest
 from personae.records.base import content_hash
-from personae.records.cast import CastCharacter, CastRow
+from personae.records.cast import CastCharacter, CastRow, Mode
 from personae.records.cast_scores import (
     CastScores,
     Consumption,
@@ -315,7 +315,7 @@ class _Session:
         try:
             weights = {one.name: one.weights for one in characters}
             way = replace(way, weights=weights, profiles=self._profiles(characters), tells=True)
-            every = sum(p.numel() for p in stack.parameters())
+            every = sum(tensor.size for tensor in self.cast.tensors.values())
             busy = max(sum(w != 0 for w in one.weights.values()) for one in characters)
             self._numbers["cast"] = (every, every // len(stack.slots) * busy)
             if not self.run.has("cast", None):
@@ -397,7 +397,7 @@ class _Session:
             methods=method_scores(lines, self.cast.names, parameters=self._numbers),
             differences=differences(lines),
             consumption=self._consumption() if len(self._numbers) > 2 else (),
-            notes=_notes(lines, self.rows, seeds),
+            notes=_notes(lines, self.rows, seeds, manifest.mode),
         )
 
     def _score(
@@ -469,7 +469,10 @@ class _Session:
         )
 
 
-def _notes(lines: Sequence[Line], rows: Sequence[CastRow], seeds: Sequence[int]) -> tuple[str, ...]:
+def _notes(
+    lines: Sequence[Line], rows: Sequence[CastRow], seeds: Sequence[int], mode: Mode
+) -> tuple[str, ...]:
+    """What a reader must know of the figures, as codes."""
     found = []
     if any(line.seed is not None for line in lines) and len(seeds) < ENOUGH_SEEDS:
         found.append("one_seed" if len(seeds) == 1 else "few_seeds")
@@ -477,6 +480,8 @@ def _notes(lines: Sequence[Line], rows: Sequence[CastRow], seeds: Sequence[int])
         found.append("few_rows")
     if any(line.method in ("icl", "rag") for line in lines):
         found.append("profile_names")
+        if mode == "speaker":
+            found.append("layouts")
     if any(isinstance(line, DialogueScore) and line.cut for line in lines):
         found.append("cut")
     if any(line.failure is not None for line in lines):

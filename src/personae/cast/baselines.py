@@ -169,7 +169,8 @@ def train_method(
     seconds = time.perf_counter() - started
     stack = trained.stack
     name = f"{FOLDER}/{method}-{plan.seed}.safetensors"
-    every = sum(p.numel() for p in stack.parameters())
+    tensors = stack.state()
+    every = sum(tensor.size for tensor in tensors.values())  # not of room for more slots
     working = len([w for w in recipe.weights[characters[0]].values() if w])
     entry = KeptMethod(
         method=method,
@@ -184,7 +185,7 @@ def train_method(
         peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
         recipe=recipe_hash(method, recipe, encoded, cards or {}),
         file=name,
-        sha256=_write(folder / name, stack.state()),
+        sha256=_write(folder / name, tensors),
     )
     others = [k for k in read_kept(folder) if (k.method, k.seed) != (method, plan.seed)]
     found = KeptMethods(methods=(*others, entry))

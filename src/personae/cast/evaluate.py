@@ -94,7 +94,7 @@ def score_rows(
     if len(rows) != len(weights):
         raise UsageError(f"{len(rows)} rows but weights for {len(weights)}")
     if stack is None:
-        if any(weights):
+        if any(value for given in weights for value in given.values()):  # a weight, or {} of one
             raise UsageError("without blocks all rows speak through the base alone")
         speaking: Speaking = _base_alone
     else:
