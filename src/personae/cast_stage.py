@@ -21,14 +21,15 @@ from personae.cast.store import MANIFEST, Cast, read_cast, write_cast
 from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Character, content_hash
-from personae.records.cast import BaseModelRef, Block, CastCharacter, CastRow
-from personae.records.files import read_json, write_atomically
+from personae.records.cast import BaseModelRef, Block, CastAnswer, CastCharacter, CastRow
+from personae.records.files import read_json, read_jsonl, write_atomically
 from personae.stages import write_results
 
 if TYPE_CHECKING:
     from personae.cast.base import LoadedBase
     from personae.cast.encode import Encoded
 
+ANSWERS = "cast_answers.jsonl"
 REFUSED, HISTORY, LOSS, CHECKPOINT = "refused.jsonl", "history.jsonl", "loss.svg", "checkpoint"
 MAX_PLAN = 2**20
 
@@ -173,6 +174,21 @@ def train_cast(
         shutil.rmtree(checkpoint, ignore_errors=True)
     compared = _baselines(loaded, encoded, plan, cast, watcher) if baselines else {}
     return TrainedCast(cast, found, history, compared, report.shortened, report.too_long, padding)
+
+
+def read_cast_answers(run: Path) -> tuple[CastAnswer, ...]:
+    """The answers of a cast that a demo's run directory holds; none where it has no cast.
+
+    Raises:
+        InputError: a line is not such an answer.
+    """
+    file = run / ANSWERS
+    if not file.is_file():
+        return ()
+    return tuple(
+        CastAnswer.from_dict(line, path=file, place=f"line {number}")
+        for number, line in read_jsonl(file)
+    )
 
 
 def _listed(data: Iterable[object]) -> str:

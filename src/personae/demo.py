@@ -1,5 +1,7 @@
 """The demo: two characters interviewed, judged, lifted and put into a scene, all by one model.
 
+Then two of the starter cast are trained for a minute, each in its own block, and asked the same.
+
 One character's questions are built live, and what a small examiner could not write is shown as a
 shortfall; the other's come from the benchmark file that ships with the package, and so does what
 the scene begins with. Nothing else is canned.
@@ -7,9 +9,16 @@ the scene begins with. Nothing else is canned.
 
 from __future__ import annotations
 
+import asyncio
+import importlib.util
 from pathlib import Path
 
 from personae.audit_stage import audit_in
+from personae.cast.backend import BASE
+from personae.cast.layout import messages_for, system_text
+from personae.cast.plan import TrainPlan
+from personae.cast_stage import ANSWERS, train_cast
+from personae.characters.starter import SCHEME, starter
 from personae.data import demo_file, load_environments
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.build import (
@@ -34,16 +43,19 @@ from personae.judging.lift import PREFIX, is_lift
 from personae.judging.rubrics import rubric_hash
 from personae.models.registry import Registry
 from personae.play_stage import play_in
-from personae.records import Benchmark
+from personae.records import Benchmark, Call, Sampling
+from personae.records.cast import CastAnswer, CastTurn
+from personae.records.files import read_text
 from personae.session import (
     BENCHMARK,
     RESULTS,
     Options,
+    Run,
     new_manifest,
     open_run,
     prompt_hashes,
 )
-from personae.stages import Evaluated, evaluate_in, seeded
+from personae.stages import Evaluated, evaluate_in, seeded, write_results
 from personae.world.engine import PERSONAE_SAMPLING, PlayPlan
 from personae.world.memory import MemoryStream
 from personae.world.scene_file import read_scenes
@@ -55,6 +67,9 @@ SHORT = 64
 EXAMPLE = 36
 """Tokens of an answer, and of an example: the demo has to end within minutes on two cores."""
 VERDICT = 96
+CAST = ("sherlock-holmes", "don-quixote")
+CAST_TOKENS = 1_200
+"""Supervised tokens of each character that its training takes: about a minute on two cores."""
 TURN = 112
 """Tokens of a verdict, and of what a character or the narrator says in the scene."""
 
@@ -155,7 +170,47 @@ async def demo(
             groups=AUDIT_GROUPS,
             seed=seed,
         )
+        if options.live:
+            await _cast(run, model, answering)
         return Evaluated(out, tuple(rows), run.plan)
+
+
+async def _cast(run: Run, model: str, sampling: Sampling) -> None:
+    """Two characters in blocks of their own, and one question to both and to the base."""
+    if model != "local" or importlib.util.find_spec("torch") is None:
+        return  # blocks need weights at hand, and the extra `train`
+    folder = run.path / "cast"
+    plan = TrainPlan(tokens_per_role=CAST_TOKENS, lr=1e-3, seed=run.manifest.seed)
+    cards = [SCHEME + name for name in CAST]
+    await asyncio.to_thread(
+        train_cast, cards, model, folder, plan=plan, watcher=run.options.watcher
+    )
+    with demo_file("demo_cast.txt") as path:
+        question = read_text(path).strip()
+
+    async def ask(name: str, through: str) -> CastAnswer:
+        reply = await run.client.ask(
+            Call(
+                role="character",
+                model=f"cast:{folder}#{through}",
+                messages=messages_for(
+                    [CastTurn(text=question)], name, system_text(name, "en"), "full"
+                ),
+                sampling=sampling,
+                meta={"character": name},
+            )
+        )
+        return CastAnswer(
+            question=question,
+            character=name,
+            block=None if through == BASE else through,
+            answer=reply.text if reply.ok else None,
+            missing=None if reply.failure is None else reply.failure.cause,
+        )
+
+    names = [starter(name).name for name in CAST]
+    asked = [ask(name, through) for name in names for through in (name, BASE)]
+    write_results(await asyncio.gather(*asked), run.path / ANSWERS)
 
 
 def _both(live: Benchmark, shipped: Benchmark) -> Benchmark:

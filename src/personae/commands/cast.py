@@ -352,8 +352,8 @@ def _add_eval(parts: Any) -> None:
 
 
 def _eval(args: argparse.Namespace) -> int:
-    from personae.cast.evaluate import evaluate_cast
-    from personae.reports.cast import document_of, show_scores
+    from personae.cast_eval_stage import evaluate_cast
+    from personae.reports.cast import print_scores
 
     done = _watched(
         args,
@@ -367,8 +367,13 @@ def _eval(args: argparse.Namespace) -> int:
             watcher=display,
         ),
     )
-    document = document_of(done)
-    return show_document(args, document, lambda console: show_scores(console, done))
+    document = {**done.scores.to_dict(), "run": str(done.path)}
+
+    def show(console: Console) -> None:
+        print_scores(done.scores, console, args.lang)
+        console.print(f"The page: {done.path}/report.html", markup=False)
+
+    return show_document(args, document, show)
 
 
 # export ----------------------------------------------------------------------------------------

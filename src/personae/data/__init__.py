@@ -16,7 +16,7 @@ from typing import Literal
 from personae.records.benchmark import Language
 
 AuditKind = Literal["generic", "refusal", "order", "trajectory_order", "padding"]
-DemoFile = Literal["demo_benchmark.jsonl", "demo_personas.txt", "demo_scene.jsonl"]
+DemoFile = Literal["demo_benchmark.jsonl", "demo_personas.txt", "demo_scene.jsonl", "demo_cast.txt"]
 
 
 def load_environments(language: Language) -> tuple[str, ...]:

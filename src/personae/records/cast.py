@@ -40,6 +40,27 @@ class Routed(Record):
     by: Literal["name", "spelling", "profile", "dialogue"] = "profile"
 
 
+class CastAnswer(Record):
+    """One answer to a question that was put to several: a block, and the base without it.
+
+    Attributes:
+        block: whose block spoke; None: the base alone, told to be that character.
+        missing: the cause, where there is no answer.
+    """
+
+    question: NotBlank
+    character: NotBlank
+    block: NotBlank | None = None
+    answer: str | None = None
+    missing: NotBlank | None = None
+
+    @model_validator(mode="after")
+    def _answered_or_not(self) -> Self:
+        if (self.answer is None) == (self.missing is None):
+            raise ValueError("either an answer, or why there is none")
+        return self
+
+
 class CastTurn(Record):
     """One utterance of a training dialogue.
 

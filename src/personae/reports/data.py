@@ -23,6 +23,7 @@ from personae.records import (
     Shortfall,
     Task,
 )
+from personae.records.cast import CastAnswer
 
 CHARACTER_ROLE = "character"
 
@@ -96,6 +97,7 @@ class ReportData(Record):
         shortfalls: what models were asked for and did not deliver, of runs and benchmarks.
         notes: sentences for the reader, shown as they are.
         plays: of a demo, which plays a scene beside its interview.
+        cast_answers: of a demo, which trains two characters and asks both the same.
         results: where the full results stand, as the reader should type it.
 
     """
@@ -119,6 +121,7 @@ class ReportData(Record):
     shortfalls: tuple[Shortfall, ...] = ()
     notes: tuple[str, ...] = ()
     plays: tuple[Play, ...] = ()
+    cast_answers: tuple[CastAnswer, ...] = ()
     results: str = "results.jsonl"
 
     @property

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
+from personae.cast_stage import read_cast_answers
 from personae.errors import InputError, UsageError
 from personae.interview.benchmark_file import read_benchmark
 from personae.journal import store
@@ -144,6 +145,7 @@ def gather(
         shortfalls=tuple(s for b in benchmarks.values() for s in b.shortfalls),
         notes=tuple(notes),
         plays=tuple(play for run in runs if (run / PLAYS).is_file() for play in read_plays(run)),
+        cast_answers=tuple(answer for run in runs for answer in read_cast_answers(run)),
         results=", ".join(str(run / RESULTS) for run in runs),
     )
 
