@@ -158,5 +158,5 @@ class _Slot:
         self.counts = [torch.zeros((), device=v.device) for v in self.values]
 
     def see(self, parameters: Sequence[nn.Parameter], index: int) -> None:
-        self.values = [p.data[index] for p in parameters]
+        self.values = [p.detach()[index] for p in parameters]
         self.grads = [p.grad[index] for p in parameters if p.grad is not None]

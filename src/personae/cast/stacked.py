@@ -70,7 +70,9 @@ class Mix:
         index = own[:, None].expand(-1, by_token.shape[1], -1)
         self.own_active = among.gather(-1, index).to(device)
         """Their weights, `[rows, 1 or tokens, p]`."""
-        self._spread: dict[tuple[bool, int, torch.dtype], Tensor] = {}
+        self.own_present = present[own].flatten().to(device)
+        """Which slots they are, `[rows * p]`."""
+        self._spread: dict[tuple[bool, int, float, torch.dtype], Tensor] = {}
 
     def same(self, weights: Tensor) -> bool:
         """Whether it was made of these weights."""
@@ -84,20 +86,24 @@ class Mix:
         """Whether to gather each row's own blocks instead of running all P over all rows.
 
         All P cost `P` products a token, the own ones `p` and a copy of p blocks a row, which is
-        worth about `COPY` tokens' products (measured: benchmarks/cast_train.py).
+        worth about `COPY` tokens' products (measured on a CPU at width 576, rank 8, 9 slots).
         """
         return tokens * (self.size - self.few) > COPY * self.few
 
-    def spread(self, by_rows: bool, rank: int, dtype: torch.dtype) -> Tensor:
-        """Weights for each of the blocks' inner dimensions, `[rows, 1 or tokens, slots * rank]`."""
-        key = (by_rows, rank, dtype)
+    def spread(self, by_rows: bool, rank: int, scale: float, dtype: torch.dtype) -> Tensor:
+        """Scaled weights of the blocks' inner dimensions, `[rows, 1 or tokens, slots * rank]`.
+
+        Where they are uniform, `[slots * rank]`.
+        """
+        key = (by_rows, rank, scale, dtype)
         if key not in self._spread:
             active = self.own_active if by_rows else self.active
-            self._spread[key] = active.to(dtype).repeat_interleave(rank, -1)
+            active = active if self.uniform is None else self.uniform
+            self._spread[key] = (active * scale).to(dtype).repeat_interleave(rank, -1)
         return self._spread[key]
 
 
-COPY = 32
+COPY = 48
 
 
 class _Speaking:
@@ -112,8 +118,7 @@ class _Ready:
 
     Attributes:
         down: `[P r, in]`, or by rows `[rows, p r, in]`.
-        up: `[P r, out]`, or by rows `[rows, p r, out]`; the blocks' scale is in it, and the
-            weights, where they are uniform.
+        up: `[P r, out]`, or by rows `[rows, p r, out]`.
     """
 
     down: Tensor
@@ -163,24 +168,27 @@ class StackedLinear(nn.Module):
         if mix is None or not mix.size:
             return out
         seen = nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
-        if mix.uniform is not None:
-            ready = self._ready(mix, False, x.dtype)
-            hidden = seen.reshape(-1, seen.shape[-1]) @ ready.down.T
-            return torch.addmm(out.view(-1, out.shape[-1]), hidden, ready.up).view(out.shape)
-        if x.dim() == 2:  # the rows' tokens one after the other
-            seen = seen.view(mix.rows, -1, seen.shape[-1])
-        if len(seen) != mix.rows or mix.tokens not in {1, seen.shape[1]}:
-            raise ValueError(f"weights for {mix.rows} x {mix.tokens}, tokens {[*seen.shape[:2]]}")
-        by_rows = mix.by_rows(seen.shape[1])
+        rank, learning = self.a.shape[1], torch.is_grad_enabled()
+        by_rows = False
+        if mix.uniform is None:
+            if x.dim() == 2:  # the rows' tokens one after the other
+                seen = seen.view(mix.rows, -1, seen.shape[-1])
+            if len(seen) != mix.rows or mix.tokens not in {1, seen.shape[1]}:
+                what = f"weights for {mix.rows} x {mix.tokens}, tokens {[*seen.shape[:2]]}"
+                raise ValueError(what)
+            by_rows = mix.by_rows(seen.shape[1])
         ready = self._ready(mix, by_rows, x.dtype)
-        spread = mix.spread(by_rows, self.a.shape[1], x.dtype)
+        spread = mix.spread(by_rows, rank, self.scale, x.dtype)
         if by_rows:
             hidden = torch.bmm(seen, ready.down.mT) * spread
-            wide = out.view(*seen.shape[:2], -1)
-            return torch.baddbmm(wide, hidden, ready.up).view(out.shape)
-        hidden = (seen @ ready.down.T) * spread
-        flat = torch.addmm(out.view(-1, out.shape[-1]), hidden.flatten(0, 1), ready.up)
-        return flat.view(out.shape)
+            if out.dim() == 3:
+                return out.baddbmm_(hidden, ready.up)
+            return torch.baddbmm(out.view(*seen.shape[:2], -1), hidden, ready.up).view(out.shape)
+        hidden = ((seen @ ready.down.T) * spread).flatten(0, -2)
+        flat = out.view(-1, out.shape[-1])
+        if learning:  # in place, autograd would copy the view
+            return torch.addmm(flat, hidden, ready.up).view(out.shape)
+        return flat.addmm_(hidden, ready.up).view(out.shape)
 
     def _ready(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
         """The mix's blocks; kept for the next pass where nothing is learnt."""
@@ -192,17 +200,18 @@ class StackedLinear(nn.Module):
         return self._kept[1]
 
     def _gathered(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
-        a = self.a.index_select(0, mix.present).to(dtype)  # [P, r, in]
-        b = self.b.index_select(0, mix.present)
-        b = b.to(torch.promote_types(b.dtype, dtype))
-        if mix.uniform is not None:
-            b = b * (mix.uniform * self.scale)[:, None, None].to(b.dtype)
+        if by_rows and dtype == self.a.dtype:
+            a = self.a.index_select(0, mix.own_present)
+            b = self.b.index_select(0, mix.own_present)
         else:
-            b = b * self.scale
-        b = b.mT.to(dtype)  # [P, r, out]
+            a = self.a.index_select(0, mix.present).to(dtype)
+            b = self.b.index_select(0, mix.present).to(dtype)
+            if by_rows:
+                a, b = a[mix.own].flatten(0, 1), b[mix.own].flatten(0, 1)
+        down, up = a.flatten(0, 1), b.mT.flatten(0, 1)  # [slots r, in], [slots r, out]
         if not by_rows:
-            return _Ready(a.flatten(0, 1), b.flatten(0, 1))
-        return _Ready(a[mix.own].flatten(1, 2), b[mix.own].flatten(1, 2))
+            return _Ready(down, up)
+        return _Ready(down.view(mix.rows, -1, down.shape[-1]), up.view(mix.rows, -1, up.shape[-1]))
 
 
 def _identical(one: object, other: tuple[Any, ...]) -> bool:
