@@ -119,9 +119,8 @@ class Report:
 # --- checks -------------------------------------------------------------------------------------
 
 
-def check_slots(report: Report, device: str) -> None:
+def check_slots(report: Report, device: str, shape: Shape) -> None:
     """A slot's logits are those of merged weights and of PEFT; a mixed batch decodes the same."""
-    shape = SHAPES["small"]
     model = model_of(shape, dtype=torch.float32, device=device)
     plain = twin(model)
     stack = StackedLoRA(model, NAMES, rank=RANK, alpha=ALPHA)
@@ -179,9 +178,8 @@ def differing(one: Tensor, other: Tensor) -> float:
     return float((one != other).float().mean())
 
 
-def check_training(report: Report, device: str) -> None:
+def check_training(report: Report, device: str, shape: Shape) -> None:
     """Training all together against each alone with torch's own AdamW and the model's own loss."""
-    shape = SHAPES["small"]
     model = model_of(shape, dtype=torch.float32, device=device)
     draw = torch.Generator().manual_seed(3)
     rows = {
@@ -582,6 +580,9 @@ def main() -> None:
     parser.add_argument("--out", type=Path, help="JSON")
     args = parser.parse_args()
     device, tiny = args.device, args.tiny
+    if device == "cuda" and not torch.cuda.is_available():
+        print("no GPU here: nothing was measured (--device cpu --tiny is a smoke test)")
+        return
     report = Report(args.minutes)
     cuda = device == "cuda"
     where = torch.cuda.get_device_name() if cuda else platform.processor() or platform.machine()
@@ -613,6 +614,10 @@ def main() -> None:
     short, long = (16, 32) if tiny else (128, 512)
     micro = (128,) if tiny else (4096, 16384)
 
+    def checks() -> None:
+        check_slots(report, device, SHAPES["tiny" if tiny else "small"])
+        check_training(report, device, SHAPES["tiny" if tiny else "small"])
+
     def training() -> None:
         rows, source = mixed_rows(shape, 4)
         if tiny:
@@ -641,7 +646,7 @@ def main() -> None:
             time_training(report, model, device, setting, min(rounds, 2))
 
     parts: dict[str, tuple[float, Callable[[], None]]] = {
-        "checks": (20, lambda: (check_slots(report, device), check_training(report, device))[0]),
+        "checks": (20, checks),
         "decode": (90, lambda: time_decoding(report, base(), device, shape, 96, 4 if tiny else 24, min(rounds, 3))),
         "training": (90, training),
         "memory": (30, lambda: memory(report, base(), device, shape, long)),

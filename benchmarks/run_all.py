@@ -19,6 +19,10 @@ SCRIPTS = (
     "memory.py",
     "fuzz_cards.py",
     "router.py",
+    "cast_train.py",
+    "cast_decode.py",
+    "cast_switch.py",
+    "gpu_cast.py",  # says so where there is no GPU
 )
 
 
