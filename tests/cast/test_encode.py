@@ -168,6 +168,39 @@ def test_a_last_line_that_is_too_long_leaves_the_lines_before_it(layout: Layout)
     assert made.cut == 2
 
 
+@pytest.mark.parametrize("mode", MODES)
+@given(
+    texts=st.lists(st.text(min_size=1, max_size=40).filter(str.strip), min_size=1, max_size=9),
+    room=st.integers(1, 300),
+)
+def test_in_windows_every_line_that_fits_is_learnt_once(
+    mode: Mode, layout: Layout, texts: list[str], room: int
+) -> None:
+    row = row_of(*((None if n % 2 else "Al", f"{n} {text}") for n, text in enumerate(texts)))
+    limit = 260 + room
+    alone = [
+        learnt(layout, made)
+        for turn in row.turns
+        if turn.speaker
+        for made in encode(row.model_copy(update={"turns": (turn,)}), layout, mode, limit)
+    ]
+    rows = encode(row, layout, mode, limit, windows=True)
+    assert "".join(learnt(layout, one) for one in rows) == "".join(alone)
+    assert all(len(one.ids) <= limit for one in rows)
+    assert all(one.cut == 0 for one in rows[:-1])
+
+
+def test_windows_stand_in_the_order_of_the_dialogue_and_count_what_is_in_none(
+    layout: Layout,
+) -> None:
+    turns = [(None, "a"), ("Al", "one " * 40), (None, "b"), ("Al", "x " * 200), ("Al", "two " * 40)]
+    rows = encode(row_of(*turns), layout, "full", 400, windows=True)
+    assert [learnt(layout, one)[:3] for one in rows] == ["one", "two"]
+    assert [one.cut for one in rows] == [0, 2]  # "b" and the long one
+    found, report = encode_all([row_of(*turns)], layout, "full", 400, windows=True)
+    assert [len(found["Al"]), report.turns, report.shortened] == [2, 2, 1]
+
+
 def test_a_dialogue_of_which_nothing_fits_is_named(layout: Layout) -> None:
     rows, report = encode_all([row_of((None, "a"), ("Al", "long " * 100))], layout, "full", 300)
     assert rows == {}

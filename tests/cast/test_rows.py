@@ -17,6 +17,7 @@ from personae.cast.rows import (
     MAX_TURNS,
     Refused,
     data_sources,
+    read_data,
     read_rows,
     split,
     summary,
@@ -307,6 +308,23 @@ def test_every_starter_card_teaches_something() -> None:
 
     rows, _ = read_rows([Path(personae.__file__).parent / "data" / "cast"])
     assert {row.characters[0] for row in rows} == {c.name for c in starter_cast().values()}
+
+
+def test_characters_already_read_and_starters_teach_as_their_cards_do() -> None:
+    found = read_data([CARD, "starter:ada-lovelace"])
+    assert list(found.cards) == ["Ada", "Ada Lovelace"]
+    assert [row.source for row in found.rows][:1] == ["card of Ada, example 1"]
+    starters = [row for row in found.rows if row.characters == ("Ada Lovelace",)]
+    assert len(starters) >= 40
+    assert {row.licence for row in starters} == {"Apache-2.0"}
+    assert read_rows([CARD], names={"Ada": "Lovelace"})[0][0].characters == ("Lovelace",)
+
+
+def test_cards_among_the_files_are_handed_out_by_the_names_that_rows_use(tmp_path: Path) -> None:
+    file = tmp_path / "card.json"
+    file.write_bytes(card_of(CARD).to_bytes())
+    cards = read_data([file], names={"Ada": "Lovelace"}).cards
+    assert {name: card.ours for name, card in cards.items()} == {"Lovelace": CARD.ours}
 
 
 # Runs

@@ -4,13 +4,15 @@ The ids are those that generation sees for the same dialogue (`cast.layout`). On
 words and the end of its turn are supervised; the loss is on nothing else.
 
 A dialogue that is too long loses turns from its front, whole ones, and keeps the system message;
-how many is told (`Encoded.cut`, `Report`). Nothing is cut inside an utterance: a line whose other
-half is missing would teach a character to break off.
+how many is told (`Encoded.cut`, `Report`). With `windows` what is cut off becomes a row of its own,
+and that one's front another, so that of a long play no line is lost; what a line leans on may then
+stand in the row before it. Nothing is cut inside an utterance: a line whose other half is missing
+would teach a character to break off.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -75,6 +77,7 @@ def encode(
     max_tokens: int,
     *,
     profiles: Mapping[str, str] | None = None,
+    windows: bool = False,
 ) -> list[Encoded]:
     """The training rows of one dialogue.
 
@@ -87,6 +90,8 @@ def encode(
         max_tokens: at most so many tokens a row.
         profiles: text about characters for the system message (mode `full`; rows that bring a
             system message keep theirs).
+        windows: what does not fit becomes rows of its own, in order; `cut` then counts (at the
+            last of them) what fits into none.
 
     Returns:
         Nothing for a character of whom not one utterance fits.
@@ -97,19 +102,22 @@ def encode(
     if max_tokens < 2:
         raise UsageError("a training row holds at least 2 tokens")
     layout = tokenizer if isinstance(tokenizer, Layout) else layout_of(tokenizer)
+    seats: list[tuple[str | None, frozenset[str], _Lay]] = []
     if mode == "speaker":
-        own = [t.speaker in row.characters for t in row.turns]
-        kept = frozenset(row.characters)
-        system = scene_system_text(row.language)
-        made = _fitted(row, own, max_tokens, lambda turns: _scene(layout, system, turns, kept))
-        return [] if made is None else [Encoded(*made[0], None, row.source, made[1])]
+        learnt = frozenset(row.characters)
+        seats.append((None, learnt, _scene(layout, scene_system_text(row.language), learnt)))
+    else:
+        for name in row.characters:
+            system = row.system or system_text(name, row.language, (profiles or {}).get(name, ""))
+            seats.append((name, frozenset({name}), _chat(layout, name, system)))
     found = []
-    for name in row.characters:
-        system = row.system or system_text(name, row.language, (profiles or {}).get(name, ""))
-        own = [t.speaker == name for t in row.turns]
-        made = _fitted(row, own, max_tokens, _chat(layout, name, system))
-        if made is not None:
-            found.append(Encoded(*made[0], name, row.source, made[1]))
+    for who, learnt, lay in seats:
+        stretches = list(_stretches(row.turns, learnt, max_tokens, lay))[: None if windows else 1]
+        last = max(n + 1 for n, turn in enumerate(row.turns) if turn.speaker in learnt)
+        cut = last - sum(end - start for _, start, end in stretches)
+        for number, (made, _, _) in enumerate(reversed(stretches), 1):
+            mine = cut if number == len(stretches) else 0
+            found.append(Encoded(*made, who, row.source, mine))
     return found
 
 
@@ -120,6 +128,7 @@ def encode_all(
     max_tokens: int,
     *,
     profiles: Mapping[str, str] | None = None,
+    windows: bool = False,
 ) -> tuple[dict[str, list[Encoded]], Report]:
     """All rows by character, and what was left out.
 
@@ -134,7 +143,7 @@ def encode_all(
     shortened = turns = 0
     too_long = []
     for row in rows:
-        made = encode(row, layout, mode, max_tokens, profiles=profiles)
+        made = encode(row, layout, mode, max_tokens, profiles=profiles, windows=windows)
         for one in made:
             names = [one.character] if one.character else row.characters
             heard = set(one.speaker)
@@ -143,12 +152,15 @@ def encode_all(
                     by_name.setdefault(name, []).append(one)
             shortened += bool(one.cut)
             turns += one.cut
-        if len(made) < (1 if mode == "speaker" else len(row.characters)):
+        if len({one.character for one in made}) < (1 if mode == "speaker" else len(row.characters)):
             too_long.append(row.source)
     return by_name, Report(shortened, turns, tuple(too_long))
 
 
-def _chat(layout: Layout, name: str, system: str) -> Callable[[Sequence[CastTurn]], Tokens]:
+_Lay = Callable[[Sequence[CastTurn]], Tokens]
+
+
+def _chat(layout: Layout, name: str, system: str) -> _Lay:
     def tokens(turns: Sequence[CastTurn]) -> Tokens:
         pieces = layout.prompt_segments(messages_for(turns, name, system, "full"))[:-1]
         return layout.tokens(p._replace(speaker=name) if p.supervised else p for p in pieces)
@@ -156,27 +168,26 @@ def _chat(layout: Layout, name: str, system: str) -> Callable[[Sequence[CastTurn
     return tokens
 
 
-def _scene(
-    layout: Layout, system: str, turns: Sequence[CastTurn], learnt: frozenset[str]
-) -> Tokens:
-    """Characters that are nobody of the row speak as characters do, but nothing is learnt."""
-    made = layout.scene(system, turns)
-    return made._replace(
-        supervised=tuple(
-            s and who in learnt for s, who in zip(made.supervised, made.speaker, strict=True)
-        ),
-        speaker=tuple(who if who in learnt else None for who in made.speaker),
-    )
+def _scene(layout: Layout, system: str, learnt: frozenset[str]) -> _Lay:
+    """Others speak as characters do, but nothing of them is learnt and the base reads them."""
+
+    def tokens(turns: Sequence[CastTurn]) -> Tokens:
+        made = layout.scene(system, turns)
+        who = tuple(name if name in learnt else None for name in made.speaker)
+        wanted = zip(made.supervised, who, strict=True)
+        return Tokens(made.ids, tuple(one and name is not None for one, name in wanted), who)
+
+    return tokens
 
 
-def _fitted(
-    row: CastRow, own: Sequence[bool], limit: int, tokens: Callable[[Sequence[CastTurn]], Tokens]
-) -> tuple[Tokens, int] | None:
-    """The longest stretch of turns that fits and ends with an own one, and how many it lacks.
+def _stretches(
+    turns: Sequence[CastTurn], learnt: frozenset[str], limit: int, lay: _Lay
+) -> Iterator[tuple[Tokens, int, int]]:
+    """Stretches of turns that fit, from the last backwards, each as long as can be.
 
-    What comes after the last own turn teaches nothing and is not counted as left out.
+    Each ends with a turn that is learnt: what comes after it teaches nothing.
     """
-    ends = [n + 1 for n, is_own in enumerate(own) if is_own]
+    ends = [n + 1 for n, turn in enumerate(turns) if turn.speaker in learnt]
     while ends:
         end = ends.pop()
         # A stretch only gets shorter when turns are taken from its front: halve the way, after
@@ -184,14 +195,12 @@ def _fitted(
         low, high, best = 0, end - 1, None
         start = 0
         while low <= high:
-            made = tokens(row.turns[start:end])
+            made = lay(turns[start:end])
             if len(made.ids) <= limit:
-                best, high = (made, start), start - 1
+                best, high = (made, start, end), start - 1
             else:
                 low = start + 1
             start = (low + high) // 2
         if best is not None:
-            made, start = best
-            last = max(n + 1 for n, is_own in enumerate(own) if is_own)
-            return made, start + last - end
-    return None
+            yield best
+            ends = [one for one in ends if one <= best[1]]

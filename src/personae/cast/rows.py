@@ -189,10 +189,9 @@ def split(
     """Rows to train on, and rows to tune on.
 
     Whole dialogues: rows of one source that are of different characters (a play as each of them
-    saw it) stay together. Of each
-    character, or set of characters that talk to each other, `share` of the dialogues is tuned on,
-    rounded; at least one where there are two and `share` is above 0, and never all. Which ones
-    depends on the seed and on what is said, not on the order of the rows.
+    saw it) stay together. Of each character, or set of characters that talk to each other, `share`
+    of the dialogues is tuned on, rounded; at least one where there are two and `share` is above 0,
+    and never all. Which ones depends on the seed and on what is said, not on the order of the rows.
 
     Args:
         share: 0 to below 1.
