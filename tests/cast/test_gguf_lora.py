@@ -165,9 +165,9 @@ def test_the_embedded_weights_with_an_adapter_say_what_the_stack_says(tmp_path: 
         off, moved = differences(base, stack, cast, name, reply)
         # Where the weights have 8 bits llama.cpp gives activations no more: without any adapter
         # 60 tokens' log-probabilities were off by 0.06 on average and by 0.27 at most.
-        assert off.mean() < 0.15
+        assert off.mean() < 0.25
         if name is not None:
-            assert moved.mean() > 0.4
+            assert moved.mean() > 0.8
 
 
 def make_cast_of_the_real(base: Any, path: Path) -> tuple[Any, Cast]:
@@ -177,8 +177,8 @@ def make_cast_of_the_real(base: Any, path: Path) -> tuple[Any, Cast]:
     drawn = np.random.default_rng(2)
     state = stack.state()
     for name, tensor in state.items():
-        if name.startswith("B."):
-            state[name] = drawn.normal(size=tensor.shape, scale=0.15).astype(np.float32)
+        scale = 0.15 if name.startswith("B.") else tensor.shape[2] ** -0.5
+        state[name] = drawn.normal(size=tensor.shape, scale=scale).astype(np.float32)
     stack.load_state(state)
     cast = write_cast(
         path,
