@@ -8,12 +8,17 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from transformers import AutoModelForCausalLM
+from transformers import AutoModelForCausalLM, AutoTokenizer
 
 from personae.cast.encode import Encoded
-from personae.cast.evaluate import score_rows, token_nlls
+from personae.cast.evaluate import score_method, score_rows, token_nlls
+from personae.cast.heldout import Blocks, Prompted, units_of
+from personae.cast.layout import layout_of
 from personae.cast.stacked import StackedLoRA
 from personae.errors import UsageError
+from personae.records import Character
+from personae.records.cast import CastCharacter, CastRow, CastTurn
+from personae.records.cast_scores import DialogueScore, SwitchScore
 
 torch.set_num_threads(1)
 
@@ -141,6 +146,16 @@ def test_scoring_leaves_a_model_in_training_as_it_was(base: Any) -> None:
     assert base.model(input_ids=torch.tensor([[5, 6]])).logits.shape[1] == 2
 
 
+def test_scoring_leaves_blocks_that_learn_learning(base: Any, stack: StackedLoRA) -> None:
+    layer = stack.layers["model.layers.0.self_attn.q_proj"]
+    layer.train()
+    base.model.model.eval()
+    layer.train()
+    score_rows(base, stack, ROWS, [{}] * len(ROWS))
+    assert layer.training
+    assert not base.model.model.layers[0].training
+
+
 @pytest.mark.parametrize("supervised", [[], [0, 1]])
 def test_a_row_without_anything_that_can_be_predicted_is_an_error(
     base: Any, supervised: list[int]
@@ -161,3 +176,118 @@ def test_blocks_cannot_be_asked_for_where_there_are_none(base: Any) -> None:
         score_rows(base, None, ROWS[:1], [{"Ada": 1.0}])
     with pytest.raises(UsageError, match="weights for 2"):
         score_rows(base, None, ROWS[:1], [{}, {}])
+
+
+# A whole method
+
+NAMES = ("Ada", "Bob")
+CAST = tuple(CastCharacter(name=n, weights={"shared": 1.0, n: 1.0}) for n in NAMES)
+HELD = [
+    CastRow(
+        characters=(who,),
+        turns=(CastTurn(text=asked), CastTurn(speaker=who, text=said)),
+        source=f"held-out, line {number}",
+    )
+    for number, (who, asked, said) in enumerate(
+        [("Ada", "And you?", "Numbers."), ("Bob", "Bob?", "A fish, " * 9), ("Ada", "Why?", "So.")],
+        1,
+    )
+]
+HELD.append(
+    CastRow(
+        characters=NAMES,
+        turns=tuple(
+            CastTurn(speaker=who, text=text)
+            for who, text in ((None, "Ada."), ("Ada", "Yes."), (None, "Bob."), ("Bob", "No."))
+        ),
+        source="held-out, line 4",
+    )
+)
+
+
+def test_a_method_is_scored_as_it_runs_nameless_and_after_switches(
+    base: Any, stack: StackedLoRA, tiny_base: Path
+) -> None:
+    layout = layout_of(AutoTokenizer.from_pretrained(tiny_base))
+    units, switches = units_of(HELD, CAST, layout, "full", 512)
+    weights = {one.name: one.weights for one in CAST}
+    way = Blocks(layout, "full", 2048, weights, {})
+    heard: list[str] = []
+
+    class Hears:
+        def begin(self, stage: str, total: int) -> None:
+            heard.append(f"{stage} {total}")
+
+        def step(self, stage: str) -> None:
+            heard.append(stage)
+
+    made = score_method(
+        base, stack, way, units, switches, NAMES, method="retrained", seed=3, watcher=Hears()
+    )
+    assert heard[0] == "retrained (seed 3) 18"  # 5 units under 1 + 2 prompts, and 3 for the switch
+    assert len(heard) == 1 + 18
+    dialogues = [line for line in made.lines if isinstance(line, DialogueScore)]
+    (switch,) = [line for line in made.lines if isinstance(line, SwitchScore)]
+    assert [(d.row, d.character) for d in dialogues] == [
+        (1, "Ada"), (2, "Bob"), (3, "Ada"), (4, "Ada"), (4, "Bob"),
+    ]  # fmt: skip
+    assert [d.named for d in dialogues] == [False, True, False, True, True]
+
+    def alone(row: Encoded, through: Any) -> float:
+        with stack.speaking(stack.weights([through])):
+            return loss_of_transformers(base.model, row)[0]
+
+    for line, unit in zip(dialogues, units, strict=True):
+        ((row, through),) = way.own(unit)
+        assert line.nll == pytest.approx(alone(row, through), rel=1e-5)
+        assert line.tokens == row.learnt
+        assert line.fits is not None
+        assert set(line.fits) == set(NAMES)
+        for name in NAMES:
+            ((row, through),) = way.fit(unit, name)
+            assert line.fits[name] == pytest.approx(alone(row, through), rel=1e-5)
+        assert line.fits["Ada"] != pytest.approx(line.fits["Bob"], rel=1e-4)
+    for found, how in (
+        (switch.nll, {}),
+        (switch.nll_without, {"without": True}),
+        (switch.nll_previous, {"previous": True}),
+    ):
+        ((row, through),) = way.switch(switches[0], **how)
+        assert found == pytest.approx(alone(row, through), rel=1e-5)
+    assert made.tokens > sum(d.tokens or 0 for d in dialogues)
+
+
+def test_what_a_method_cannot_score_is_missing_with_its_cause(base: Any, tiny_base: Path) -> None:
+    layout = layout_of(AutoTokenizer.from_pretrained(tiny_base))
+    units, switches = units_of(HELD, CAST, layout, "full", 512)
+    cards = {"Ada": Character(name="Ada", description="She counts.")}
+    way = Prompted(layout, 2048, cards)
+    made = score_method(base, None, way, units, switches, NAMES, method="icl")
+    dialogues = [line for line in made.lines if isinstance(line, DialogueScore)]
+    failures = [line.failure and line.failure.cause for line in dialogues]
+    assert failures == [None, "no_card", None, None, "no_card"]
+    assert all(line.fits is None for line in dialogues)  # nobody to tell Ada from
+    assert all(line.failure is not None for line in made.lines if line.kind == "switch")
+
+
+def test_a_dialogue_scored_line_by_line_is_the_sum_of_its_lines(base: Any, tiny_base: Path) -> None:
+    layout = layout_of(AutoTokenizer.from_pretrained(tiny_base))
+    card = Character(name="Ada", description="Her engine weaves algebra. She keeps three dogs.")
+    given = CastRow(
+        characters=("Ada",),
+        turns=(
+            CastTurn(text="The engine?"),
+            CastTurn(speaker="Ada", text="It weaves."),
+            CastTurn(text="The dogs?"),
+            CastTurn(speaker="Ada", text="Three."),
+        ),
+        source="held-out, line 1",
+    )
+    units, _ = units_of([given], CAST[:1], layout, "full", 512)
+    way = Prompted(layout, 2048, {"Ada": card}, retrieves=True)
+    (line,) = score_method(base, None, way, units, [], ("Ada",), method="rag").lines
+    rows = [row for row, _ in way.own(units[0])]
+    assert len(rows) == 2
+    whole = sum(loss_of_transformers(base.model, row)[0] for row in rows)
+    assert line.nll == pytest.approx(whole, rel=1e-5)
+    assert line.tokens == sum(row.learnt for row in rows)
