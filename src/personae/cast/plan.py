@@ -73,7 +73,8 @@ class TrainPlan:
             stages together; the step that reaches it is the last.
         shared_share: of the budget that goes to the shared block (protocol personae).
         batch_rows: rows of each character in one optimiser step.
-        micro_tokens: tokens (padding counted) in one forward pass; changes memory and speed only.
+        micro_tokens: tokens (padding counted) in one forward pass: memory and speed, and the last
+            digit of sums; None: 2048 on a CPU, 8192 on a GPU.
         clip: largest 2-norm of a block's gradient; None: no clipping.
         warmup: share of a block's steps in which its rate climbs linearly to `lr`.
         schedule: after that, `constant`, or `cosine` down to 0.
@@ -81,8 +82,8 @@ class TrainPlan:
         seed: of A's first values, of the order of rows and of dropout.
         max_tokens: longest row (for `encode`; the trainer refuses longer ones).
         development: share of each character's rows kept from training to watch its loss.
-        patience: checks without a better development loss after which a block stops and goes back
-            to its best state; None: no early stop.
+        patience: checks without a better development loss after which a block stops; whether it
+            stops or not, it ends in its best state. None: no early stop, the last state stays.
         check_every: steps from one check to the next; None: as many as the median character needs
             to see its rows once.
         dtype: of the base, for `load_base`; the blocks are float32 always.
@@ -99,7 +100,7 @@ class TrainPlan:
     tokens_per_role: int | None = None
     shared_share: float = 0.5
     batch_rows: int = 4
-    micro_tokens: int = 4096
+    micro_tokens: int | None = None
     clip: float | None = 1.0
     warmup: float = 0.03
     schedule: Schedule = "constant"
@@ -124,7 +125,7 @@ class TrainPlan:
             ("tokens_per_role", self.tokens_per_role is None or self.tokens_per_role >= 1),
             ("shared_share", 0 < self.shared_share < 1),
             ("batch_rows", self.batch_rows >= 1),
-            ("micro_tokens", self.micro_tokens >= 1),
+            ("micro_tokens", self.micro_tokens is None or self.micro_tokens >= 1),
             ("clip", self.clip is None or self.clip > 0),
             ("warmup", 0 <= self.warmup <= 1),
             ("weight_decay", self.weight_decay >= 0),

@@ -15,18 +15,30 @@ This module imports torch; import it inside functions (DESIGN rule 7).
 
 from __future__ import annotations
 
+import contextlib
 import math
-import random
+import statistics
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import nn
 
+from personae.cast.batches import (
+    Row,
+    Stack,
+    SupervisedLogits,
+    Voices,
+    micro_batches,
+    people_of,
+    rows_of,
+)
+from personae.cast.checkpoint import Checkpoint, Progress
 from personae.cast.history import TrainingStep, mean_loss
 from personae.cast.optimise import SlotAdamW
+from personae.cast.order import Draw, apart, draws_of, rate, seed_of, steps_a_pass
 from personae.cast.plan import (
     Stage,
     TrainPlan,
@@ -45,6 +57,7 @@ if TYPE_CHECKING:
     from personae.cast.encode import Encoded
 
 __all__ = [
+    "Stack",
     "Stage",
     "TrainPlan",
     "Trained",
@@ -62,31 +75,18 @@ class Trained:
 
     Attributes:
         stack: over the base's model, with what was learnt.
-        history: one record a character and step (`cast.history`).
-        blocks: of the slots that the stages name, in the stack's order; their `data` is the
-            caller's to fill.
-        padding: share of padding in all tokens that went through the base.
+        history: one record a character and step or check (`cast.history`).
+        blocks: of what the stages train, in the stack's order; their `data` is the caller's to
+            fill.
+        stopped: blocks whose early stop ended their training.
+        padding: share of padding in all tokens that went through the base in training.
     """
 
-    stack: StackedLoRA
+    stack: Any
     history: tuple[TrainingStep, ...]
     blocks: tuple[Block, ...]
+    stopped: tuple[str, ...]
     padding: float
-
-
-@dataclass(frozen=True)
-class _Row:
-    encoded: Encoded
-    tokens: Mapping[str, int]
-    """Supervised tokens by the character that they teach."""
-
-
-@dataclass(frozen=True)
-class _Draw:
-    """One step of a stage: which rows, for whom, and how far each is through its own."""
-
-    rows: tuple[int, ...]
-    epochs: Mapping[str, float]
 
 
 def train(
@@ -95,7 +95,7 @@ def train(
     plan: TrainPlan,
     *,
     stages: Sequence[Stage] | None = None,
-    stack: StackedLoRA | None = None,
+    stack: Stack | None = None,
     checkpoint: Path | None = None,
     resume: bool = False,
     watcher: Watcher | None = None,
@@ -103,40 +103,104 @@ def train(
 ) -> Trained:
     """Train blocks over a frozen model.
 
+    On a CPU the same call gives the same bits. Where it raises, what was learnt so far is in the
+    stack, and in the checkpoint.
+
     Args:
         base: the model; it stays on its device and in its dtype.
-        encoded: rows by character. In mode `speaker` a row teaches everybody who speaks in it, and
-            the same object may stand under each of them.
+        encoded: rows by character (`encode_all`). In mode `speaker` a row teaches everybody who
+            speaks in it, and the same object may stand under each of them.
         stages: who trains what; None: those of `plan.protocol`. One more character on an existing
             cast is `Stage("expand", {NAME: {"shared": 1, NAME: 1}}, (NAME,), lr)`.
-        stack: an existing one, whose slots the stages name; None: a new one over `base.model`.
-        checkpoint: a directory for what is needed to go on after an interruption.
-        resume: go on from there, if there is something; bit-equal to a run never interrupted (CPU).
+        stack: an existing one, whose slots the stages name (its rank, alpha and targets hold, not
+            the plan's); None: a new one over `base.model`.
+        checkpoint: a directory for what is needed to go on after an interruption; written every
+            minute, after each stage, and when something raises.
+        resume: go on from there, if there is something; on a CPU the result is bit for bit that
+            of a run never interrupted.
         watcher: hears each optimiser step of each stage.
         hear: gets the records of each step and each check.
 
     Raises:
-        UsageError: rows and stages do not fit, or a loss is not a finite number.
+        UsageError: rows and stages do not fit; a loss or a gradient is not a finite number (the
+            step is not taken); the checkpoint is of another training, or there is one and `resume`
+            is not asked for.
+        OutputError: the checkpoint cannot be written.
     """
     stages = tuple(stages) if stages is not None else stages_of(plan, tuple(encoded))
-    rows = _rows(encoded, plan, stages)
-    learning, watched = _apart(rows, plan)
+    if len({stage.name for stage in stages}) < len(stages) or not stages:
+        raise UsageError("a training needs stages, each with a name of its own")
+    rows = rows_of(encoded, plan, stages)
+    learning, watched = apart(rows, plan)
+    slots = slots_of(stages)
     if stack is None:
         stack = StackedLoRA(
             base.model,
-            slots_of(stages),
+            slots,
             rank=plan.rank,
             alpha=plan.alpha,
             targets=plan.targets,
-            dropout=plan.dropout,
             seed=plan.seed,
+            spare=0,
         )
-    for slot in slots_of(stages):
+    for slot in slots:
         stack.index(slot)
-    run = _Training(base.model, stack, plan, learning, watched, watcher or NoWatcher(), hear)
-    for stage in stages:
-        run.stage(stage)
-    return Trained(stack, tuple(run.history), _blocks(stack, stages, run), run.padding)
+    named = [slot for slot in stack.slots if any(slot in stage.trains for stage in stages)]
+    alone = (
+        stack.only([s for s in stack.slots if s in slots])
+        if isinstance(stack, StackedLoRA) and len(slots) < len(stack.parameters()[0])
+        else contextlib.nullcontext()
+    )
+    with _still(base.model), _dropping(stack, plan.dropout), alone:
+        kept = (
+            None if checkpoint is None else Checkpoint(checkpoint, stages, plan, rows, stack, base)
+        )
+        run = _Training(
+            base.model,
+            stack,
+            plan,
+            people_of(stages),
+            learning,
+            watched,
+            kept,
+            watcher or NoWatcher(),
+            hear,
+        )
+        if kept is not None:
+            kept.begin(resume, run.now)
+        for number in range(run.now.state.stage, len(stages)):
+            run.stage(number, stages[number])
+    history = tuple(run.now.state.history)
+    return Trained(
+        stack,
+        history,
+        tuple(_block(slot, stages, history, run.now.state.steps.get(slot, 0)) for slot in named),
+        tuple(slot for slot in named if slot in run.now.state.stopped),
+        run.now.state.padding,
+    )
+
+
+@contextlib.contextmanager
+def _still(model: Any) -> Iterator[None]:
+    """The base without its own dropout: its blocks are to learn what it will do later."""
+    before = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(before)
+
+
+@contextlib.contextmanager
+def _dropping(stack: Stack, share: float) -> Iterator[None]:
+    before = {name: layer.dropout for name, layer in stack.layers.items()}
+    for layer in stack.layers.values():
+        layer.dropout = share
+    try:
+        yield
+    finally:
+        for name, layer in stack.layers.items():
+            layer.dropout = before[name]
 
 
 class _Training:
@@ -145,382 +209,289 @@ class _Training:
     def __init__(
         self,
         model: Any,
-        stack: StackedLoRA,
+        stack: Stack,
         plan: TrainPlan,
-        learning: Sequence[_Row],
-        watched: Sequence[_Row],
+        people: Sequence[str],
+        learning: Sequence[Row],
+        watched: Sequence[Row],
+        checkpoint: Checkpoint | None,
         watcher: Watcher,
         hear: Callable[[Sequence[TrainingStep]], None] | None,
     ) -> None:
-        self.model, self.stack, self.plan = model, stack, plan
+        self.stack, self.plan, self.people = stack, plan, people
         self.learning, self.watched = learning, watched
-        self.history: list[TrainingStep] = []
-        self.steps: dict[str, int] = {}
-        self._watcher, self._hear = watcher, hear
-        self._real = self._padded = 0
-        self._logits = _Supervised(model)
+        self.now = Progress(stack, self._new_optimiser)
+        self._checkpoint, self._watcher, self._hear = checkpoint, watcher, hear
+        self._logits = SupervisedLogits(model)
+        self._whole = True
+        given = plan.micro_tokens
+        self._micro = given or (8192 if stack.device.type == "cuda" else 2048)
 
-    @property
-    def padding(self) -> float:
-        return 1 - self._real / self._padded if self._padded else 0.0
-
-    def stage(self, stage: Stage) -> None:
-        draws = _draws(self.learning, stage, self.plan)
-        optimiser = SlotAdamW(
+    def _new_optimiser(self) -> SlotAdamW:
+        """AdamW without a past: each stage begins with one."""
+        plan = self.plan
+        return SlotAdamW(
             self.stack.parameters(),
-            betas=self.plan.betas,
-            eps=self.plan.eps,
-            weight_decay=self.plan.weight_decay,
+            betas=plan.betas,
+            eps=plan.eps,
+            weight_decay=plan.weight_decay,
         )
+
+    def stage(self, number: int, stage: Stage) -> None:
+        """Train one stage, from where the state says."""
+        state = self.now.state
+        draws = draws_of(self.learning, stage, self.plan)
+        if state.stage != number or self.now.optimiser is None:
+            self.now.optimiser = self._new_optimiser()
+            self.now.best = {}
+            state.stage, state.step, state.best = number, 0, {}
+            state.done = dict.fromkeys(stage.trains, 0)
+            state.stopped = [slot for slot in state.stopped if slot not in stage.trains]
+            state.unchecked = list(stage.trains)
         length = {
             slot: sum(any(slot in stage.learners(c) for c in draw.epochs) for draw in draws)
             for slot in stage.trains
         }
-        done = dict.fromkeys(stage.trains, 0)
+        voices = Voices(self.stack, stage, self.people)
+        every = self.plan.check_every or steps_a_pass(self.learning, stage, self.plan)
+
+        def due(step: int) -> bool:
+            return bool(self.watched) and (step % every == 0 or step == len(draws))
+
         self._watcher.begin(stage.name, len(draws))
-        for number, draw in enumerate(draws, 1):
-            taught = {c: stage.learners(c) for c in draw.epochs}
-            teachers: dict[str, int] = {}
-            for slots in taught.values():
-                for slot in slots:
-                    teachers[slot] = teachers.get(slot, 0) + 1
-            rates = {
-                slot: _rate(stage.lr, done[slot], length[slot], self.plan) for slot in teachers
-            }
-            optimiser.zero_grad()
-            losses = self._gradients(stage, number, draw)
-            norms = optimiser.step(
-                {self.stack.index(slot): rate for slot, rate in rates.items()},
-                clip=self.plan.clip,
-                divide={self.stack.index(slot): n for slot, n in teachers.items()},
-            )
-            for slot in teachers:
-                norm = norms[self.stack.index(slot)]
-                if not math.isfinite(norm):
-                    raise UsageError(
-                        f"the gradient of block {slot!r} is not finite at step {number} of stage "
-                        f"{stage.name!r}: lower its learning rate, or train with a float32 base"
-                    )
-                done[slot] += 1
-                self.steps[slot] = self.steps.get(slot, 0) + 1
-            self._tell(
-                TrainingStep(
-                    stage=stage.name,
-                    step=number,
-                    epoch=draw.epochs[character],
-                    character=character,
-                    loss=loss,
-                    lr=max(rates[slot] for slot in taught[character]),
-                    tokens=tokens,
-                )
-                for character, (loss, tokens) in losses.items()
-            )
+        for _ in range(state.step):
             self._watcher.step(stage.name)
-
-    def _tell(self, records: Iterable[TrainingStep]) -> None:
-        told = tuple(records)
-        self.history.extend(told)
-        if self._hear is not None:
-            self._hear(told)
-
-    def _gradients(self, stage: Stage, number: int, draw: _Draw) -> dict[str, tuple[float, int]]:
-        """Gradients of a step, and each character's mean loss and number of tokens."""
-        rows = [self.learning[r] for r in draw.rows]
-        characters = tuple(draw.epochs)
-        tokens = {c: sum(row.tokens.get(c, 0) for row in rows) for c in characters}
-        share = torch.tensor([1 / tokens[c] for c in characters])
-        sums = torch.zeros(len(characters), dtype=torch.float64)
-        for part in _micro(rows, self.plan.micro_tokens):
-            batch = _Batch.of(part, characters, stage, self.stack, self.plan.mode)
-            with self.stack.speaking(batch.weights):
-                logits = self._logits(batch)
-            each = torch.nn.functional.cross_entropy(logits.float(), batch.labels, reduction="none")
-            (each * share.to(each.device)[batch.whose]).sum().backward()  # type: ignore[no-untyped-call]
-            sums.index_add_(0, batch.whose.cpu(), each.detach().double().cpu())
-            self._real += batch.real
-            self._padded += batch.ids.numel()
-        losses = {}
-        for character, total in zip(characters, sums.tolist(), strict=True):
-            if not math.isfinite(total):
-                raise UsageError(
-                    f"the loss of {character!r} is not a finite number at step {number} of stage "
-                    f"{stage.name!r}: lower the learning rate, or train with a float32 base"
-                )
-            losses[character] = (total / tokens[character], tokens[character])
-        return losses
-
-
-@dataclass(frozen=True)
-class _Batch:
-    """Rows side by side.
-
-    Attributes:
-        ids: `[rows, tokens]`, padded at the end (a causal model never looks there).
-        weights: of slots, `[rows, S]` or `[rows, tokens, S]`.
-        at: flat positions (into rows x tokens) whose next token is supervised, `[n]`.
-        labels: that next token, `[n]`.
-        whose: number of the character that it teaches, `[n]`.
-        real: tokens that are no padding.
-    """
-
-    ids: Tensor
-    weights: Tensor
-    at: Tensor
-    labels: Tensor
-    whose: Tensor
-    real: int
-
-    @classmethod
-    def of(
-        cls,
-        rows: Sequence[_Row],
-        characters: Sequence[str],
-        stage: Stage,
-        stack: StackedLoRA,
-        mode: str,
-    ) -> _Batch:
-        numbers = {name: n for n, name in enumerate(characters)}
-        width = max(len(row.encoded.ids) for row in rows)
-        ids = torch.zeros(len(rows), width, dtype=torch.long)
-        speakers = list(stage.weights)
-        seat = {name: n + 1 for n, name in enumerate(speakers)}
-        seats = torch.zeros(len(rows), width, dtype=torch.long)
-        at, labels, whose = [], [], []
-        for r, row in enumerate(rows):
-            one = row.encoded
-            ids[r, : len(one.ids)] = torch.tensor(one.ids)
-            if mode == "full":
-                seats[r] = seat.get(one.character or "", 0)
-            else:
-                seats[r, : len(one.ids)] = torch.tensor([seat.get(s or "", 0) for s in one.speaker])
-            for t, supervised in enumerate(one.supervised):
-                who = one.character if mode == "full" else one.speaker[t]
-                if supervised and who in numbers:
-                    at.append(r * width + t - 1)
-                    labels.append(one.ids[t])
-                    whose.append(numbers[who])
-        table = stack.weights([{}, *(stage.weights[name] for name in speakers)])
-        device = table.device
-        seats = seats.to(device)
-        return cls(
-            ids.to(device),
-            table[seats[:, 0] if mode == "full" else seats],
-            torch.tensor(at, device=device),
-            torch.tensor(labels, device=device),
-            torch.tensor(whose, device=device),
-            sum(len(row.encoded.ids) for row in rows),
-        )
-
-
-class _Supervised:
-    """The logits `[n, V]` of a batch's supervised positions.
-
-    The output embedding is asked for those positions only: a hook on it drops the others before
-    its product, so that whatever the architecture does around it (scales, soft caps) still
-    happens. Whether that gives what the full logits give is checked once, on the first batch.
-    """
-
-    def __init__(self, model: Any) -> None:
-        self._model, self._head = model, model.get_output_embeddings()
-        self._sparse: bool | None = None if self._head is not None else False
-
-    def __call__(self, batch: _Batch) -> Tensor:
-        if self._sparse is None:
-            self._sparse = self._agree(batch)
-        return self._few(batch) if self._sparse else self._all(batch)
-
-    def _forward(self, batch: _Batch) -> Tensor:
-        logits: Tensor = self._model(
-            input_ids=batch.ids, attention_mask=torch.ones_like(batch.ids), use_cache=False
-        ).logits
-        return logits
-
-    def _all(self, batch: _Batch) -> Tensor:
-        return self._forward(batch).flatten(0, 1)[batch.at]
-
-    def _few(self, batch: _Batch) -> Tensor:
-        def keep(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (given[0].flatten(0, 1)[batch.at][None], *given[1:])
-
-        hook = self._head.register_forward_pre_hook(keep)
         try:
-            return self._forward(batch)[0]
+            if due(state.step):  # of the beginning, or one that an interruption came before
+                self._check(stage, voices)
+            for step in range(state.step + 1, len(draws) + 1):
+                self._step(stage, voices, draws[step - 1], step, length)
+                if due(step):
+                    self._check(stage, voices)
+                self._watcher.step(stage.name)
+                if self._checkpoint is not None:
+                    self._checkpoint.maybe(self.now)
+        except BaseException:
+            if self._checkpoint is not None and self._whole:
+                self._checkpoint.write(self.now)
+            raise
         finally:
-            hook.remove()
+            self._rest(stage.trains)
+        state.stage, state.step = number + 1, 0
+        self.now.optimiser = None
+        self.now.best = {}
+        if self._checkpoint is not None:
+            self._checkpoint.write(self.now)
+
+    def _step(
+        self,
+        stage: Stage,
+        voices: Voices,
+        draw: Draw,
+        step: int,
+        length: Mapping[str, int],
+    ) -> None:
+        """One optimiser step, if anybody of the draw is still learning."""
+        state, stack = self.now.state, self.stack
+        assert self.now.optimiser is not None
+        taught = {
+            c: slots
+            for c in draw.epochs
+            if (slots := [s for s in stage.learners(c) if s not in state.stopped])
+        }
+        if not taught:
+            state.step = step
+            return
+        teachers: dict[str, int] = {}
+        for slots in taught.values():
+            for slot in slots:
+                teachers[slot] = teachers.get(slot, 0) + 1
+        rates = {
+            slot: rate(stage.lr, state.done[slot], length[slot], self.plan) for slot in teachers
+        }
+        self.now.optimiser.zero_grad()
+        rows = [self.learning[n] for n in draw.rows]
+        with self._noise(stage, step):
+            losses, real, padded = self._losses(rows, tuple(taught), voices, learn=True)
+        _finite(losses, "loss", step, stage)
+        self._whole = False
+        norms = self.now.optimiser.step(
+            {stack.index(slot): rate for slot, rate in rates.items()},
+            clip=self.plan.clip,
+            divide={stack.index(slot): float(n) for slot, n in teachers.items()},
+        )
+        for slot in teachers:
+            if not math.isfinite(norms[stack.index(slot)]):
+                self._whole = True  # the optimiser changed nothing
+                raise UsageError(
+                    f"the gradient of block {slot!r} is not a finite number at step {step} of "
+                    f"stage {stage.name!r}; {_MEND}"
+                )
+        for slot in teachers:
+            state.done[slot] += 1
+            state.steps[slot] = state.steps.get(slot, 0) + 1
+            if slot not in state.unchecked:
+                state.unchecked.append(slot)
+        state.real += real
+        state.padded += padded
+        state.step = step
+        records = [
+            TrainingStep(
+                stage=stage.name,
+                step=step,
+                epoch=draw.epochs[character],
+                character=character,
+                loss=loss,
+                lr=max(rates[slot] for slot in taught[character]),
+                tokens=tokens,
+            )
+            for character, (loss, tokens) in losses.items()
+        ]
+        state.history.extend(records)
+        self._whole = True
+        if self._hear is not None:
+            self._hear(records)
+
+    def _check(self, stage: Stage, voices: Voices) -> None:
+        """The development loss of all whose blocks have moved; blocks may stop."""
+        state, stack = self.now.state, self.stack
+        moved = [s for s in state.unchecked if s not in state.stopped]
+        characters = tuple(c for c in stage.weights if any(s in moved for s in stage.learners(c)))
+        if not characters:
+            return
+        rows = [row for row in self.watched if any(c in row.tokens for c in characters)]
+        losses, _, _ = self._losses(rows, characters, voices, learn=False)
+        _finite(losses, "development loss", state.step, stage)
+        self._whole = False
+        state.unchecked = []
+        epochs = {r.character: r.epoch for r in state.history if r.stage == stage.name}
+        records = [
+            TrainingStep(
+                stage=stage.name,
+                step=state.step,
+                epoch=epochs.get(character, 0.0),
+                character=character,
+                dev_loss=loss,
+                lr=0.0,
+                tokens=tokens,
+            )
+            for character, (loss, tokens) in losses.items()
+        ]
+        state.history.extend(records)
+        if self.plan.patience is not None:
+            for slot in moved:
+                own = [losses[c][0] for c in characters if slot in stage.learners(c)]
+                loss = statistics.fmean(own)
+                best, waited = state.best.get(slot, (math.inf, 0))
+                if loss < best:
+                    state.best[slot] = (loss, 0)
+                    at = stack.index(slot)
+                    self.now.best[slot] = [p.detach()[at].clone() for p in stack.parameters()]
+                else:
+                    state.best[slot] = (best, waited + 1)
+                    if waited + 1 >= self.plan.patience:
+                        state.stopped.append(slot)
+                        self._rest((slot,))
+        self._whole = True
+        if self._hear is not None:
+            self._hear(records)
 
     @torch.no_grad()
-    def _agree(self, batch: _Batch) -> bool:
-        full = self._all(batch).float()
-        try:
-            few = self._few(batch).float()
-        except (RuntimeError, IndexError, ValueError):  # the model does more with its logits
-            return False
-        if few.shape != full.shape:
-            return False
-        return bool((few - full).abs().max() <= 1e-2 * full.abs().max().clamp_min(1e-3))
+    def _rest(self, slots: Iterable[str]) -> None:
+        """Put blocks into their best state, where one is known."""
+        for slot in slots:
+            if slot in self.now.best:
+                at = self.stack.index(slot)
+                for parameter, best in zip(
+                    self.stack.parameters(), self.now.best[slot], strict=True
+                ):
+                    parameter[at].copy_(best)
 
+    @contextlib.contextmanager
+    def _noise(self, stage: Stage, step: int) -> Iterator[None]:
+        """Dropout on, from a seed of the step's own: a step is the same after a resume."""
+        if not self.plan.dropout:
+            yield
+            return
+        device = self.stack.device
+        devices = [device] if device.type == "cuda" else []
+        with torch.random.fork_rng(devices):
+            torch.manual_seed(seed_of(f"{self.plan.seed}/{stage.name}/dropout/{step}"))
+            for layer in self.stack.layers.values():
+                layer.training = True
+            try:
+                yield
+            finally:
+                for layer in self.stack.layers.values():
+                    layer.training = False
 
-def _rows(
-    encoded: Mapping[str, Sequence[Encoded]], plan: TrainPlan, stages: Sequence[Stage]
-) -> list[_Row]:
-    """Every row once, with the tokens that each character of the stages learns from it."""
-    wanted = {name for stage in stages for name in stage.weights}
-    if strange := sorted(wanted - set(encoded)):
-        raise UsageError(f"{strange[0]!r} is to be trained and has no rows")
-    found: dict[int, _Row] = {}
-    for name, of_it in encoded.items():
-        for one in of_it:
-            if id(one) in found:
-                continue
-            if len(one.ids) > plan.max_tokens:
-                raise UsageError(
-                    f"a row of {name!r} has {len(one.ids)} tokens, more than {plan.max_tokens}"
-                )
-            tokens: dict[str, int] = {}
-            for t, supervised in enumerate(one.supervised):
-                who = one.character if plan.mode == "full" else one.speaker[t]
-                if supervised and t and who in wanted:
-                    tokens[who] = tokens.get(who, 0) + 1
-            if tokens:
-                found[id(one)] = _Row(one, tokens)
-    taught = {name for row in found.values() for name in row.tokens}
-    if silent := sorted(wanted - taught):
-        raise UsageError(f"no row has a token that teaches {silent[0]!r}")
-    return list(found.values())
+    def _losses(
+        self, rows: Sequence[Row], characters: Sequence[str], voices: Voices, *, learn: bool
+    ) -> tuple[dict[str, tuple[float, int]], int, int]:
+        """Each character's mean loss and number of tokens; real and all tokens.
 
-
-def _apart(rows: Sequence[_Row], plan: TrainPlan) -> tuple[list[_Row], list[_Row]]:
-    """Rows to learn from, and rows to watch: a share of each character's, at least one."""
-    if not plan.development:
-        return list(rows), []
-    watched: set[int] = set()
-    for name in dict.fromkeys(c for row in rows for c in row.tokens):
-        own = [n for n, row in enumerate(rows) if name in row.tokens]
-        if len(own) < 2:
-            raise UsageError(
-                f"{name!r} has one row: none can be kept apart to watch its loss; give more rows, "
-                "or train without a development share"
-            )
-        random.Random(f"{plan.seed}/development/{name}").shuffle(own)  # noqa: S311
-        watched.update(own[: max(1, min(len(own) - 1, round(plan.development * len(own))))])
-    learning = [row for n, row in enumerate(rows) if n not in watched]
-    left = {c for row in learning for c in row.tokens}
-    for row in rows:
-        if lost := [c for c in row.tokens if c not in left]:
-            raise UsageError(
-                f"all rows of {lost[0]!r} fell into the development share: lower it, or add rows"
-            )
-    return learning, [row for n, row in enumerate(rows) if n in watched]
-
-
-@dataclass
-class _Reader:
-    """A character on its way through its rows."""
-
-    own: list[int]
-    budget: float
-    left: list[int] = field(default_factory=list)
-    epoch: int = 0
-    rows: int = 0
-    tokens: int = 0
-
-
-def _draws(rows: Sequence[_Row], stage: Stage, plan: TrainPlan) -> list[_Draw]:
-    """The steps of a stage, all of them, ahead: they depend on seed, rows and plan alone.
-
-    The order of a character's rows depends on its name and not on who else is there. A step's share
-    of an epoch is even (5 rows by 4 are 3 and 2).
-    """
-    readers = {}
-    for name in stage.weights:
-        if not stage.learners(name):
-            continue
-        own = [n for n, row in enumerate(rows) if name in row.tokens]
-        if plan.tokens_per_role is None:
-            budget = plan.epochs * stage.share * len(own)
-        else:
-            budget = plan.tokens_per_role * stage.share
-        readers[name] = _Reader(own, budget)
-    by_rows = plan.tokens_per_role is None
-    draws: list[_Draw] = []
-    while True:
-        live = {
-            n: r for n, r in readers.items() if (r.rows if by_rows else r.tokens) < r.budget - 1e-9
+        With `learn`, the gradients of the sum of the means are added to the blocks'.
+        """
+        tokens = {c: sum(row.tokens.get(c, 0) for row in rows) for c in characters}
+        device = self.stack.device
+        share = torch.tensor([1 / tokens[c] for c in characters], device=device)
+        exact = torch.float32 if device.type == "mps" else torch.float64
+        sums = torch.zeros(len(characters), dtype=exact, device=device)
+        real = padded = 0
+        for part in micro_batches(rows, self._micro if learn else 2 * self._micro):
+            batch = voices.batch(part, characters)
+            with torch.set_grad_enabled(learn), self.stack.speaking(batch.weights):
+                logits = self._logits(batch)
+                each = nn.functional.cross_entropy(logits.float(), batch.labels, reduction="none")
+                if learn:
+                    total: Any = (each * share[batch.whose]).sum()
+                    total.backward()
+            sums.index_add_(0, batch.whose, each.detach().to(exact))
+            real += batch.real
+            padded += batch.ids.numel()
+        losses = {
+            c: (s / tokens[c], tokens[c]) for c, s in zip(characters, sums.tolist(), strict=True)
         }
-        if not live:
-            return draws
-        taken: dict[int, None] = {}
-        for name, reader in live.items():
-            if not reader.left:
-                reader.left = list(reader.own)
-                key = f"{plan.seed}/{stage.name}/{name}/{reader.epoch}"
-                random.Random(key).shuffle(reader.left)  # noqa: S311
-                reader.epoch += 1
-            steps = math.ceil(len(reader.left) / plan.batch_rows)
-            want = math.ceil(len(reader.left) / steps)
-            if by_rows:
-                want = min(want, max(1, math.ceil(reader.budget - reader.rows - 1e-9)))
-            have = sum(name in rows[n].tokens for n in taken)
-            for n in reader.left:
-                if have >= want:
-                    break
-                if n not in taken:
-                    taken[n] = None
-                    have += 1
-        for reader_name, reader in live.items():
-            seen = [n for n in taken if reader_name in rows[n].tokens]
-            reader.left = [n for n in reader.left if n not in taken]
-            reader.rows += len(seen)
-            reader.tokens += sum(rows[n].tokens[reader_name] for n in seen)
-        draws.append(_Draw(tuple(taken), {name: r.rows / len(r.own) for name, r in live.items()}))
+        return losses, real, padded
 
 
-def _micro(rows: Sequence[_Row], tokens: int) -> Iterator[list[_Row]]:
-    """Rows of like length together, at most `tokens` (padding counted) or one row."""
-    part: list[_Row] = []
-    for row in sorted(rows, key=lambda row: -len(row.encoded.ids)):
-        if part and (len(part) + 1) * len(part[0].encoded.ids) > tokens:
-            yield part
-            part = []
-        part.append(row)
-    if part:
-        yield part
+_MEND = (
+    "the step was not taken: lower the learning rate, or train with a float32 base (all steps "
+    "before it are kept, in the checkpoint too, where there is one)"
+)
 
 
-def _rate(highest: float, done: int, steps: int, plan: TrainPlan) -> float:
-    """The rate of a block's next step: `done` of its `steps` are behind it."""
-    warm = math.ceil(plan.warmup * steps)
-    if done < warm:
-        return highest * (done + 1) / warm
-    if plan.schedule == "constant":
-        return highest
-    return highest * 0.5 * (1 + math.cos(math.pi * (done - warm) / max(1, steps - warm)))
+def _finite(losses: Mapping[str, tuple[float, int]], what: str, step: int, stage: Stage) -> None:
+    for character, (loss, _) in losses.items():
+        if not math.isfinite(loss):
+            raise UsageError(
+                f"the {what} of {character!r} is not a finite number at step {step} of stage "
+                f"{stage.name!r}; {_MEND}"
+            )
 
 
-def _blocks(stack: StackedLoRA, stages: Sequence[Stage], run: _Training) -> tuple[Block, ...]:
-    made = []
-    named = set(slots_of(stages))
-    for slot in stack.slots:
-        if slot not in named:
-            continue
-        taught = [
-            record
-            for stage in stages
-            for record in run.history
-            if record.stage == stage.name and slot in stage.learners(record.character)
+def _block(
+    slot: str, stages: Sequence[Stage], history: Sequence[TrainingStep], steps: int
+) -> Block:
+    """What a slot was trained on, from the history."""
+    taught: dict[tuple[str, str], list[TrainingStep]] = {}
+    by_name = {stage.name: stage for stage in stages}
+    for record in history:
+        learners = by_name[record.stage].learners(record.character)
+        if record.loss is not None and slot in learners:
+            taught.setdefault((record.stage, record.character), []).append(record)
+    first = mean_loss([r for of_one in taught.values() for r in of_one if r.epoch <= 1])
+    last = mean_loss(
+        [
+            r
+            for of_one in taught.values()
+            for r in of_one
+            if r.epoch > math.ceil(max(one.epoch for one in of_one)) - 1
         ]
-        first = mean_loss([r for r in taught if r.epoch <= 1])
-        last_epoch = {
-            c: math.ceil(max(r.epoch for r in taught if r.character == c))
-            for c in {r.character for r in taught}
-        }
-        last = mean_loss([r for r in taught if r.epoch > last_epoch[r.character] - 1])
-        made.append(
-            Block(
-                name=slot,
-                tokens=sum(r.tokens for r in taught if r.loss is not None),
-                steps=run.steps.get(slot, 0),
-                loss=None if first is None or last is None else (first, last),
-            )
-        )
-    return tuple(made)
+    )
+    return Block(
+        name=slot,
+        tokens=sum(r.tokens for of_one in taught.values() for r in of_one),
+        steps=steps,
+        loss=None if first is None or last is None else (first, last),
+    )
