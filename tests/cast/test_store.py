@@ -374,6 +374,15 @@ def test_other_files_in_the_directory_are_left_alone(cast_dir: Path) -> None:
     assert not list((cast_dir / "cards").glob("*.json")), "cards of the cast before"
 
 
+def test_two_who_add_to_one_cast_do_not_lose_each_others_work(cast_dir: Path) -> None:
+    read = read_cast(cast_dir).manifest
+    write_cast(cast_dir, **fields(seed=8), onto=read)
+
+    with pytest.raises(InputError, match=r"was changed while .* Run the command again"):
+        write_cast(cast_dir, **fields(seed=9), onto=read)
+    assert read_cast(cast_dir).manifest.seed == 8
+
+
 def test_a_folder_that_cannot_be_written_is_an_output_error(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
 

@@ -380,6 +380,7 @@ def write_cast(
     seed: int = 0,
     router: Router | None = None,
     gate: PaperRouter | None = None,
+    onto: CastManifest | None = None,
 ) -> Cast:
     """Write a cast; one that is there already is replaced whole, or stays.
 
@@ -389,12 +390,14 @@ def write_cast(
         tensors: what `StackedLoRA.state` gives; the targets are its modules, in its order.
         cards: by the characters' names.
         router: None makes one (`router_for`).
+        onto: the manifest that the new cast was made from; None: whatever there is is replaced.
 
     Returns:
         The cast as it is read back.
 
     Raises:
-        InputError: the parts do not fit each other, or a tensor is not finite.
+        InputError: the parts do not fit each other, a tensor is not finite, or the cast on disk is
+            not `onto` any more: somebody else wrote to it meanwhile, and nothing of theirs is lost.
         OutputError: the directory cannot be written; what was there is still there.
     """
     path, cards = Path(path), dict(cards or {})
@@ -404,6 +407,8 @@ def write_cast(
     check_tensors(tensors, slots=len(blocks), rank=rank, targets=targets)
     router = router or router_for(characters, cards)
     with _staged(path) as work:
+        if onto is not None:
+            _still(path, onto)
         named = _with_cards(characters, cards, work)
         digest = _write_blocks(work / BLOCKS, tensors, targets)
         manifest = CastManifest.from_dict(
@@ -427,6 +432,16 @@ def write_cast(
                 write_atomically(work / file, _json(made.to_dict()))
         write_atomically(work / MANIFEST, _json(manifest.to_dict()))
     return read_cast(path)
+
+
+def _still(path: Path, onto: CastManifest) -> None:
+    file = path / MANIFEST
+    if CastManifest.from_dict(read_json(file, limit=MAX_MANIFEST), path=file) != onto:
+        raise InputError(
+            "the cast was changed while this one was made from it",
+            path=file,
+            mend="Run the command again, on the cast as it is now",
+        )
 
 
 def _json(value: Any) -> str:
