@@ -231,14 +231,19 @@ def routed(decision, role=None):
         (routed("accept", "Ann"), routed("accept", "Ann"), "Ann", None),
         (routed("reject"), routed("reject"), None, None),
         (routed("accept", "Ann"), routed("accept", "New"), "Ann", "stolen"),
-        (routed("ask", "Ann"), routed("ask", "New"), None, "stolen"),
+        (routed("ask", "Ann"), routed("ask", "New"), "Ann", "stolen"),
+        (routed("ask", "Ann"), routed("ask", "New"), None, "moved"),
+        (routed("ask", "Ann"), routed("ask", "New"), "Bob", "moved"),
         (routed("accept", "Ann"), routed("accept", "New"), "New", "found"),
-        (routed("reject"), routed("ask", "New"), None, "found"),
+        (routed("reject"), routed("accept", "New"), "New", "found"),
+        (routed("reject"), routed("ask", "New"), None, "moved"),
         (routed("accept", "Ann"), routed("ask", "Ann"), "Ann", "lost"),
         (routed("ask", "Ann"), routed("reject"), "Ann", "lost"),
-        (routed("ask", "Ann"), routed("accept", "Ann"), "Ann", "moved"),
-        (routed("accept", "Ann"), routed("accept", "Bob"), "Bob", "moved"),
-        (routed("reject"), routed("accept", "Ann"), "Ann", "moved"),
+        (routed("accept", "Ann"), routed("accept", "Bob"), "Ann", "lost"),
+        (routed("ask", "Ann"), routed("accept", "Ann"), "Ann", "found"),
+        (routed("accept", "Ann"), routed("accept", "Bob"), "Bob", "found"),
+        (routed("reject"), routed("accept", "Ann"), "Ann", "found"),
+        (routed("reject"), routed("accept", "Ann"), None, "moved"),
     ],
 )
 def test_a_change_of_a_route_has_a_name(before, after, meant, change):
@@ -277,9 +282,29 @@ def test_a_double_makes_descriptions_of_the_old_one_doubtful(cast: Cast, tmp_pat
     )
     doubtful = [one for one in routes.changes if one.meant == "Sherlock Holmes"]
 
-    assert routes.count("lost") >= len(doubtful) > 3
+    assert routes.count("lost") + routes.count("stolen") == len(doubtful) > 3
     assert {one.change for one in doubtful} == {"lost"}
-    assert "accept" in {one.before.decision for one in doubtful}
+    assert {one.origin for one in doubtful} >= {"profile", "dev"}
+
+
+def test_a_double_who_says_it_louder_steals_the_route(cast: Cast, tmp_path: Path):
+    card = starter("sherlock-holmes")
+    double = card.model_copy(
+        update={
+            "name": "Basil Rathbone",
+            "tags": (*card.tags, "detective"),
+            "description": f"A consulting detective of Baker Street. {card.description}",
+        }
+    )
+    routes = compare_routes(
+        cast, copied(cast, tmp_path / "after", name="Basil Rathbone", card=double), "Basil Rathbone"
+    )
+    stolen = [one for one in routes.changes if one.change == "stolen"]
+
+    assert {(one.before.role, one.meant) for one in stolen} == {("Sherlock Holmes",) * 2}
+    assert {one.after.role for one in stolen} == {"Basil Rathbone"}
+    assert routes.tried == routes.names + routes.profiles + routes.dev
+    assert routes.profiles >= 3
 
 
 # The paper's gate ----------------------------------------------------------------------------

@@ -7,8 +7,8 @@ are compared, each before and after:
 * the blocks that an old character speaks through, byte for byte, as they lie in the file;
 * where the language model is at hand: every logit of fixed answers to fixed probes
   (`prompts/LANGUAGE/cast/probes.md`), and the likelihood of held-out lines;
-* the routes: an old character's own names, and the instructions that ship. A new role can steal a
-  route even where no block has changed.
+* the routes: an old character's own names, the sentences of its card, and the instructions that
+  ship. A new role can steal a route even where no block has changed.
 
 Under `--protocol paper` there is a fourth: the gate's softmax (eq. 6) gets a term more with every
 role (eq. 8), so that the weights of old blocks move though no old parameter does.
@@ -16,14 +16,16 @@ role (eq. 8), so that the weights of old blocks move though no old parameter doe
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from personae.cast.calibrate import instructions
 from personae.cast.gate import PaperRouter
+from personae.cast.profiles import sentences
 from personae.characters.prompt import persona_line
 from personae.characters.starter import starter
 from personae.prompts import LANGUAGES, render
@@ -34,6 +36,7 @@ from personae.records.cast_reports import (
     Forgetting,
     GateDrift,
     OldCharacter,
+    Origin,
     RouteChange,
     Routes,
 )
@@ -45,6 +48,8 @@ if TYPE_CHECKING:
     from personae.cast.stacked import StackedLoRA
     from personae.cast.store import Cast
 
+DESCRIBED = 12
+"""Sentences of each old card's description that are routed."""
 _PROBE_TOKENS = 4_096
 
 
@@ -244,18 +249,18 @@ class _Asked(NamedTuple):
     """An instruction, where it is from, and whom of the cast it asks for."""
 
     text: str
-    origin: Literal["name", "dev"]
+    origin: Origin
     language: Language
     meant: str | None
 
 
 def compare_routes(before: Cast, after: Cast, role: str) -> Routes:
-    """Who finds the old characters: by their names, and by the instructions that ship.
+    """Who finds the old characters: their names, what their cards say, the shipped instructions.
 
     The shipped ones are for the starter cast's eight; before another cast they are strangers'
     instructions, and a new role that takes one up which was rejected shows here all the same.
     """
-    asked = [*_by_name(before), *_shipped(after)]
+    asked = [*_by_name(before), *_described(before), *_shipped(after)]
     changes = []
     for one in asked:
         old, new = before.route(one.text), after.route(one.text)
@@ -272,8 +277,10 @@ def compare_routes(before: Cast, after: Cast, role: str) -> Routes:
                     after=new,
                 )
             )
-    named = sum(one.origin == "name" for one in asked)
-    return Routes(names=named, dev=len(asked) - named, changes=tuple(changes))
+    tried = Counter(one.origin for one in asked)
+    return Routes(
+        names=tried["name"], profiles=tried["profile"], dev=tried["dev"], changes=tuple(changes)
+    )
 
 
 def _by_name(cast: Cast) -> Iterator[_Asked]:
@@ -287,6 +294,12 @@ def _by_name(cast: Cast) -> Iterator[_Asked]:
             yield _Asked(question.content, "name", language, one.name)
 
 
+def _described(cast: Cast) -> Iterator[_Asked]:
+    for name, card in cast.cards.items():
+        for sentence in sentences(card.description)[:DESCRIBED]:
+            yield _Asked(sentence, "profile", language_of(card), name)
+
+
 def _shipped(cast: Cast) -> Iterator[_Asked]:
     for language in LANGUAGES:
         for example in instructions("dev", language):
@@ -297,13 +310,23 @@ def _shipped(cast: Cast) -> Iterator[_Asked]:
 
 
 def change_of(before: Routed, after: Routed, role: str, meant: str | None) -> Change | None:
-    """What kind of change it is; None where decision and role are the same."""
+    """What kind of change it is (`records.cast_reports.RouteChange`).
+
+    Args:
+        role: who was added.
+        meant: whom the instruction asks for; None: nobody of the cast.
+
+    Returns:
+        None where decision and role are the same.
+    """
     if (before.decision, before.role) == (after.decision, after.role):
         return None
-    if after.role == role:
-        return "found" if before.role is None or meant == role else "stolen"
-    fell = after.role is None or (before.role == after.role and before.decision == "accept")
-    return "lost" if before.role is not None and fell else "moved"
+    was_right, is_right = (meant is not None and one.role == meant for one in (before, after))
+    if was_right and after.role == role:
+        return "stolen"
+    if was_right and (not is_right or before.decision == "accept"):
+        return "lost"
+    return "found" if is_right else "moved"
 
 
 def gate_drift(before: PaperRouter, after: PaperRouter, role: str) -> tuple[GateDrift, ...]:

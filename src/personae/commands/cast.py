@@ -275,7 +275,7 @@ def _show_addition(console: Console, record: Addition) -> None:
         say(f"Greatest difference of a logit of theirs: {worst:g}")
     for change in ("stolen", "lost", "moved"):
         if count := told.routes.count(change):
-            say(f"Routes {change}: {count} of {told.routes.names + told.routes.dev}")
+            say(f"Routes {change}: {count} of {told.routes.tried}")
     if record.licences:
         say(f"Licences of what it learnt from: {', '.join(record.licences)}")
     if record.unlicensed:

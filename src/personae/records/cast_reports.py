@@ -11,6 +11,7 @@ from personae.records.benchmark import Language, NotBlank
 from personae.records.cast import Block, CastProtocol, How, Mode, Routed
 
 Change = Literal["stolen", "lost", "moved", "found"]
+Origin = Literal["name", "profile", "dev"]
 
 
 class OldCharacter(Record):
@@ -40,16 +41,17 @@ class RouteChange(Record):
 
     Attributes:
         origin: `name`: an old character's own name or alias, alone and as the paper asks for it;
-            `dev`: one of the instructions that ship (`cast.calibrate.instructions`).
+            `profile`: a sentence of its card; `dev`: one of the instructions that ship
+            (`cast.calibrate.instructions`).
         meant: whom it asks for, where that is one of the cast.
-        change: `stolen`: it went to an old character and goes to the new one, who is not meant.
-            `lost`: an old character was accepted, or asked about, and is so no longer. `moved`:
-            from one old character, or from nobody, to another old one, or from asking to
-            accepting. `found`: it goes to the new one, from nobody, or rightly.
+        change: `stolen`: it went to the old character who is meant, and goes to the new one.
+            `lost`: it went there, and goes elsewhere, to nobody, or is asked about where it was
+            accepted. `found`: it goes to who is meant, and did not, or is accepted where it was
+            asked about. `moved`: nobody of the cast is meant, or it was wrong before and is so now.
     """
 
     instruction: NotBlank
-    origin: Literal["name", "dev"]
+    origin: Origin
     language: Language | None = None
     meant: str | None = None
     change: Change
@@ -62,13 +64,20 @@ class Routes(Record):
 
     Attributes:
         names: how many instructions gave an old character's name.
+        profiles: how many were sentences of an old character's card.
         dev: how many of the shipped ones were tried.
         changes: all instructions whose decision or role is another now.
     """
 
     names: int = Field(ge=0)
+    profiles: int = Field(ge=0)
     dev: int = Field(ge=0)
     changes: tuple[RouteChange, ...] = ()
+
+    @property
+    def tried(self) -> int:
+        """How many instructions were routed before and after."""
+        return self.names + self.profiles + self.dev
 
     def count(self, change: Change) -> int:
         """How many changed so."""
