@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from personae.cast.layout import (
     JOIN,
     Layout,
+    Piece,
     layout_of,
     messages_for,
     scene_system_text,
@@ -62,6 +63,18 @@ NO_MARKS = (  # Vicuna: words alone
     "USER: {{ m.content }} {% else %}ASSISTANT: {{ m.content }} {% endif %}{% endfor %}"
     "{% if add_generation_prompt %}ASSISTANT:{% endif %}"
 )
+THINKING = (  # Qwen 3: an empty thought before the last answer that is given
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.role == 'assistant' and loop.last %}<think>\n\n</think>\n\n{% endif %}"
+    "{{ m.content.split('</think>')[-1] }}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+THOUGHT_FIRST = (  # DeepSeek R1: a thought is begun for the model; the system message is bare
+    "{% for m in messages if m.role == 'system' %}{{ m.content }}{% endfor %}"
+    "{% for m in messages %}{% if m.role == 'user' %}<|im_start|>{{ m.content }}"
+    "{% elif m.role == 'assistant' %}<|endoftext|>{{ m.content }}<|im_end|>{% endif %}{% endfor %}"
+    "{% if add_generation_prompt %}<|endoftext|><think>\n{% endif %}"
+)
 TEMPLATES = {
     "chatml": CHATML,
     "alternating": ALTERNATING,
@@ -69,6 +82,8 @@ TEMPLATES = {
     "late system": LATE_SYSTEM,
     "default system": DEFAULT_SYSTEM,
     "no marks": NO_MARKS,
+    "thinking": THINKING,
+    "thought first": THOUGHT_FIRST,
 }
 LANGUAGES: tuple[Language, ...] = ("en", "zh")
 Load = Callable[[str], Any]
@@ -119,9 +134,14 @@ TURNS_ABOUT = chat(("user", "Who are you?"), ("assistant", "I am Al."), ("user",
 def test_a_chat_of_turns_about_is_what_the_template_itself_writes(
     name: str, layouts: dict[str, Layout], load: Load
 ) -> None:
-    assert list(layouts[name].prompt_ids(TURNS_ABOUT)) == rendered(load(name), TURNS_ABOUT) or (
-        name == "no marks"  # ends an answer with nothing: nothing would tell where to stop
-    )
+    ours, theirs = layouts[name].prompt_ids(TURNS_ABOUT), rendered(load(name), TURNS_ABOUT)
+    text = load(name).decode(ours)
+    if name == "no marks":  # ends an answer with nothing: nothing would tell where to stop
+        text = text.replace("<|im_end|>", "")
+    if name == "thought first":  # every answer comes after the thought, as when it was given
+        text = text.replace("<think>\n", "", 1)
+    assert text == load(name).decode(theirs)
+    assert list(ours) == theirs or name in ("no marks", "thought first")
 
 
 @pytest.mark.parametrize("name", ["chatml", "brackets", "default system"])
@@ -169,6 +189,19 @@ def test_no_order_of_messages_is_refused_and_all_of_them_show(
     assert places == sorted(places)
     assert -1 not in places
     assert text.count("<|im_end|>") >= roles.count("assistant")
+
+
+@every_template
+def test_every_answer_comes_after_the_header_that_generation_is_fed(
+    name: str, layouts: dict[str, Layout]
+) -> None:
+    layout = layouts[name]
+    asked = layout.prompt_ids(chat(("system", "Be brief."), ("user", "Who?")))
+    header = layout.tokens([Piece(layout.between["user", "assistant"])]).ids
+    told = chat(("system", "Be brief."), ("user", "Who?"), ("assistant", "I."))
+    assert asked[-len(header) :] == header
+    answer = layout.tokens([Piece(layout.lead + "I.")]).ids
+    assert layout.prompt_ids(told)[: len(asked) + len(answer)] == asked + answer
 
 
 def test_the_default_system_message_stays_away_where_one_is_given(

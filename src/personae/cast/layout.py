@@ -278,28 +278,30 @@ def layout_of(tokenizer: Any) -> Layout:
     if lead.strip():  # more than white space: what generation is fed decides
         lead = ""
     end = _end_of_turn(answered, control, tokenizer)
-    between["assistant", "user"] = answered = (
-        answered if answered.startswith(end) else end + answered
-    )
-    alike = asked.startswith(end)  # both roles' messages end in the same way
+
+    def ended(text: str) -> str:
+        return text if text.startswith(end) else end + text
+
+    between["assistant", "user"] = ended(answered)
+    # The header of an answer is always the one that generation is fed: some templates write
+    # another one around an answer that is given (Qwen 3 an empty thought, before the last).
+    again = found.glue("user", "assistant")
+    next_answer = ended(again[2] if again else "")
+    between["assistant", "assistant"] = end + "\n" if next_answer == end else next_answer
     twice = found.glue("user", "user")
-    between["user", "user"] = twice[1] if twice else answered if alike else JOIN
-    again = found.glue("user", "assistant", "assistant")
-    ended = again and again[2].startswith(end)
-    between["assistant", "assistant"] = (
-        _without(again[2], lead) if again and ended else asked if alike else end + "\n"
-    )
+    between["user", "user"] = twice[1] if twice else JOIN
+    if not twice and asked.startswith(end):  # both roles' messages end in the same way
+        between["user", "user"] = between["assistant", "user"]
     first = found.glue("assistant", "user")
     between["start", "assistant"] = (
-        _without(first[0], lead) if first else between["start", "user"] + asked
+        first[0].removesuffix(lead) if first else between["start", "user"] + asked
     )
     told = found.glue("system", "user", "assistant", "user")
     if told:
         between["start", "system"], between["system", "user"] = told[0], told[1]
-        opens = found.glue("system", "assistant", "user")
-        between["system", "assistant"] = (
-            _without(opens[1], lead) if opens and opens[0] == told[0] else told[1] + asked
-        )
+        opens = found.glue("system")
+        plainly = opens is not None and opens[0] == told[0]
+        between["system", "assistant"] = opens[1] if opens and plainly else told[1] + asked
     else:
         between["start", "system"] = between["start", "user"]
         between["system", "user"], between["system", "assistant"] = JOIN, asked
@@ -332,10 +334,6 @@ class _Measured:
             made.append(head)
         made.append(text)
         return None if any(m in g for g in made for m in marks) or _long(made) else tuple(made)
-
-
-def _without(header: str, lead: str) -> str:
-    return header.removesuffix(lead)
 
 
 def _long(texts: Sequence[str]) -> bool:
