@@ -141,7 +141,12 @@ class Bench:
             if made is None:
                 return {"development": None}
             stack, trained, weights = made
-            return {**self._all_roles(stack, weights, job), **_course(*trained)}
+            try:
+                return {**self._all_roles(stack, weights, job), **_course(*trained)}
+            except UsageError as error:
+                if job.purpose == "final" or not diverged(error):
+                    raise
+                return {"development": None}
 
     def _all_roles(self, stack: StackedLoRA | None, weights: Weights, job: Job) -> dict[str, Any]:
         each = {n: self._per_token(stack, self.development[n], weights[n]) for n in self.names}
@@ -230,7 +235,7 @@ class Bench:
             try:
                 return train(self.base, rows, plan, stages=stages, stack=stack)
             except UsageError as error:
-                if "finite" not in str(error):
+                if not diverged(error):
                     raise
                 return None
 
@@ -383,6 +388,11 @@ def first_answer(row: CastRow) -> CastRow:
     (name,) = row.characters
     last = next(n for n, turn in enumerate(row.turns) if turn.speaker == name)
     return row.model_copy(update={"turns": row.turns[: last + 1]})
+
+
+def diverged(error: UsageError) -> bool:
+    """Whether it says that a loss, a gradient or a likelihood is not a finite number."""
+    return "finite" in str(error)
 
 
 @contextlib.contextmanager
