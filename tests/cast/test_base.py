@@ -132,6 +132,13 @@ def test_code_that_a_tokenizer_brings_is_never_run(copy: Path) -> None:
     assert "evil" not in sys.modules
 
 
+def test_an_adapter_that_lies_beside_a_model_is_not_loaded_with_it(copy: Path) -> None:
+    (copy / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+
+    with pytest.raises(InputError, match=r"an adapter beside the model .* Merge it"):
+        load_base(str(copy))
+
+
 @pytest.mark.parametrize("keep", [100, -1])
 def test_weights_that_end_early_are_refused(copy: Path, keep: int) -> None:
     file = copy / "model.safetensors"

@@ -31,7 +31,7 @@ from personae.records.files import read_json, read_text
 if TYPE_CHECKING:
     import torch
 
-CONFIG, INDEX = "config.json", "model.safetensors.index.json"
+CONFIG, ADAPTER = "config.json", "adapter_config.json"
 _CONVERSION = "float16/1"
 """Part of the name of a converted model: another conversion gets another directory."""
 _MAX_FLOAT16 = 65_504
@@ -114,6 +114,12 @@ def read_config(folder: Path) -> dict[str, Any]:
             f"no Hugging Face model: there is no {CONFIG}",
             path=folder,
             mend="Give the directory that holds config.json and *.safetensors",
+        )
+    if (folder / ADAPTER).is_file():  # transformers would load it, and what it names, unasked
+        raise InputError(
+            f"there is an adapter beside the model ({ADAPTER})",
+            path=folder,
+            mend="Merge it into the model, or move it out of the directory",
         )
     config = read_json(file, limit=MAX_CONFIG)
     if not isinstance(config, dict) or not isinstance(config.get("model_type"), str):
