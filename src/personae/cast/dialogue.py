@@ -128,8 +128,7 @@ class Dialogue:
         self, generator: CastGenerator, *, language: Language = "en", system: str | None = None
     ) -> None:
         self._generator = generator
-        self._cast = generator.cast
-        self._mode: Mode = self._cast.manifest.mode
+        self._mode: Mode = generator.cast.manifest.mode
         self._language, self._system = language, system
         self._layout = layout_of(generator.base.tokenizer)
         self._control = frozenset(generator.base.tokenizer.all_special_ids)
@@ -159,7 +158,7 @@ class Dialogue:
         from personae.cast.generate import Prompt
 
         if character not in self._generator.characters:
-            self._cast.character(character)
+            self._generator.cast.character(character)
         made = self._full(character) if self._mode == "full" else self._scene(character)
         return Prompt(made.ids, made.speaker)
 
@@ -218,9 +217,9 @@ class Dialogue:
         """The dialogue as one character sees it; all of it under its blocks."""
         system = self._system
         if system is None:
-            known = self._cast.manifest.of(character) is not None
+            known = self._generator.cast.manifest.of(character) is not None
             system = (
-                own_system(self._cast, character, self._language)
+                own_system(self._generator.cast, character, self._language)
                 if known
                 else system_text(character, self._language)
             )

@@ -28,9 +28,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 import numpy as np
 import torch
 from torch import Tensor
-from transformers.cache_utils import DynamicCache, DynamicLayer
+from transformers.cache_utils import DynamicCache
 
-from personae.cast.stacked import StackedLoRA
+from personae.cast.caching import Batch, Kept, Layers, Tokens, Voice, layers_of, new_cache
+from personae.cast.drawing import Text, draw, told
+from personae.cast.stacked import Mix, StackedLoRA
 from personae.errors import ContextLengthError, ServerError, UsageError
 from personae.records import TokenLogprob
 
@@ -46,15 +48,10 @@ _PAD_AT_MOST = 1.25  # tokens of a prefilled batch over tokens that are none of 
 _REUSE_FROM = 16  # tokens; a shorter prefix is cheaper to compute in a batch than to copy
 _KV_BYTES = 1 << 30
 _KEPT_BYTES = 256 << 20
-_ROOM = 64  # tokens by which a cache grows
-_LIKELY = 512  # tokens looked at before all are sorted
 _SCORED_AT_ONCE = 128
-_UNFINISHED = "\ufffd"
 
 T = TypeVar("T")
 Finish = Literal["stop", "length"]
-Voice = tuple[tuple[str, float], ...]
-"""What a token was computed under: blocks with their weights, in the order of their names."""
 
 
 @dataclass(frozen=True)
@@ -205,7 +202,7 @@ class CastGenerator:
         self._model.eval()
         self._tokenizer: Any = base.tokenizer
         self._rows, self._kv_bytes = rows, kv_bytes
-        self._kept = _Kept(kept_bytes)
+        self._kept = Kept(kept_bytes)
         self._ends = _end_tokens(self._model, self._tokenizer)
         config = self._model.config.get_text_config()
         self.context: int = config.max_position_embeddings
@@ -222,8 +219,10 @@ class CastGenerator:
         self._wake = threading.Condition()
         self._waiting: deque[_Row] = deque()
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
-        self._batch = _Batch()
+        self._batch: Batch[_Row] = Batch()
         self._joining: list[_Row] = []
+        self._mix: Mix | None = None
+        self._spoken: object = None
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -269,7 +268,7 @@ class CastGenerator:
                 f"the prompt has {len(wanted.prompt.ids)} tokens, the model reads {self.context}"
             )
         speech = Speech(loop)
-        tokens = _Tokens(
+        tokens = Tokens(
             np.asarray(wanted.prompt.ids, dtype=np.int64),
             [self._voice_of(one) for one in wanted.prompt.speakers],
         )
@@ -278,7 +277,7 @@ class CastGenerator:
             voice=self._voice_of(wanted.character),
             tokens=tokens,
             most=min(wanted.max_tokens, self.context - len(wanted.prompt.ids)),
-            text=_Text(self._tokenizer, wanted.stop),
+            text=Text(self._tokenizer, wanted.stop),
             speech=speech,
             draw=random.Random(wanted.seed),  # noqa: S311  (draws, not secrets)
         )
@@ -314,11 +313,36 @@ class CastGenerator:
                 f"prompt and reply have {len(prompt.ids) + len(ids)} tokens, "
                 f"the model reads {self.context}"
             )
-        tokens = _Tokens(
+        tokens = Tokens(
             np.asarray([*prompt.ids, *ids], dtype=np.int64),
             [self._voice_of(one) for one in (*prompt.speakers, *[character] * len(ids))],
         )
         return self.between_steps(lambda: self._score(tokens, len(prompt.ids)))
+
+    def add(self, cast: Cast, name: str) -> Future[tuple[str, ...]]:
+        """Take in a character that was added to the cast since it was loaded; nobody waits for it.
+
+        Args:
+            cast: as it was read after the addition.
+
+        Returns:
+            the blocks that the stack lacked and has now.
+
+        Raises:
+            UsageError: (from the future) the cast has no such character, or it is here already.
+        """
+        from personae.cast.expand import join
+
+        def work() -> tuple[str, ...]:
+            weights = cast.character(name).weights
+            if name in self._voices:
+                raise UsageError(f"the cast has {name!r} already")
+            blocks = join(self.stack, cast, name)
+            self.learn(name, weights)
+            self.cast = cast
+            return blocks
+
+        return self.between_steps(work)
 
     def between_steps(self, work: Callable[[], T]) -> Future[T]:
         """Run something on the model's own thread while no forward pass is under way.
@@ -384,13 +408,13 @@ class CastGenerator:
                     if self._batch.rows:
                         self._step()
             except Exception as error:  # noqa: BLE001  whatever it is, those who wait must hear it
-                rows, self._batch = [*self._batch.rows, *self._joining], _Batch()
+                rows, self._batch = [*self._batch.rows, *self._joining], Batch()
                 self._joining = []
                 for row in rows:
                     row.fail(f"the model failed: {type(error).__name__}: {error}")
         for row in (*self._batch.rows, *self._waiting):
             row.fail("this generator was closed")
-        self._batch = _Batch()
+        self._batch = Batch()
         self._waiting.clear()
         for _, done in self._jobs:
             done.cancel()
@@ -398,7 +422,7 @@ class CastGenerator:
 
     def _admit(self) -> None:
         """Let rows join, as many as there is room for, at most one pass's tokens of them."""
-        room: list[tuple[_Row, _Layers | None, int]] = []
+        room: list[tuple[_Row, Layers | None, int]] = []
         padded = 0
         while self._waiting and len(self._batch.rows) + len(room) < self._rows:
             row = self._waiting[0]
@@ -425,12 +449,12 @@ class CastGenerator:
         for group in _of_like_length(together):
             self._join(group, *self._prefill(group))
 
-    def _join(self, rows: list[_Row], layers: _Layers, pads: list[int], logits: Tensor) -> None:
+    def _join(self, rows: list[_Row], layers: Layers, pads: list[int], logits: Tensor) -> None:
         self._batch.join(rows, layers, pads)
         self._joining = [row for row in self._joining if row not in rows]
         self._take(rows, logits)
 
-    def _prefill(self, rows: list[_Row]) -> tuple[_Layers, list[int], Tensor]:
+    def _prefill(self, rows: list[_Row]) -> tuple[Layers, list[int], Tensor]:
         """The prompts of rows of like length in one pass, padded on the left."""
         longest = max(len(row.tokens) for row in rows)
         pads = [longest - len(row.tokens) for row in rows]
@@ -441,27 +465,27 @@ class CastGenerator:
         for n, (row, pad) in enumerate(zip(rows, pads, strict=True)):
             ids[n, pad:] = torch.from_numpy(row.tokens.ids)
             mask[n, pad:] = 1
-        cache = _cache(None, 0)
-        weights = self._weights([((), pad) for pad in pads], [row.tokens for row in rows])
+        cache = new_cache(None, 0)
+        weights = self._weights([row.tokens for row in rows], pads)
         logits = self._forward(ids, mask, cache, weights)[:, -1]
-        return _layers(cache), pads, logits
+        return layers_of(cache), pads, logits
 
     def _prefill_after(
-        self, row: _Row, kept: _Layers | None, common: int
-    ) -> tuple[_Layers, list[int], Tensor]:
+        self, row: _Row, kept: Layers | None, common: int
+    ) -> tuple[Layers, list[int], Tensor]:
         """What of one prompt comes after the part that is kept."""
         row.cached = common
-        cache = _cache(kept, common)
+        cache = new_cache(kept, common)
         logits = self._extend(cache, row.tokens, common, len(row.tokens))
-        return _layers(cache), [0], logits[:, -1]
+        return layers_of(cache), [0], logits[:, -1]
 
-    def _extend(self, cache: DynamicCache, tokens: _Tokens, start: int, end: int) -> Tensor:
+    def _extend(self, cache: DynamicCache, tokens: Tokens, start: int, end: int) -> Tensor:
         logits = None
         for at in range(start, end, _PREFILL_TOKENS):
             part = tokens.part(at, min(at + _PREFILL_TOKENS, end))
             ids = torch.from_numpy(part.ids)[None]
             mask = torch.ones(1, at + len(part), dtype=torch.long)
-            logits = self._forward(ids, mask, cache, self._weights([((), 0)], [part]))
+            logits = self._forward(ids, mask, cache, self._weights([part], [0]))
         assert logits is not None
         return logits
 
@@ -478,7 +502,7 @@ class CastGenerator:
         self._take(batch.rows, logits)
 
     def _forward(
-        self, ids: Tensor, mask: Tensor, cache: DynamicCache, weights: Tensor | None, last: int = 1
+        self, ids: Tensor, mask: Tensor, cache: DynamicCache, mix: Mix | None, last: int = 1
     ) -> Tensor:
         """Logits `[rows, last, vocabulary]` of the last tokens; the cache grows by the ids."""
         device = self._model.device
@@ -486,7 +510,7 @@ class CastGenerator:
         if self._positions:
             positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
             more["position_ids"] = positions.to(device)
-        with self.stack.speaking(weights):
+        with self.stack.speaking(mix):
             found = self._model(
                 input_ids=ids.to(device),
                 attention_mask=mask.to(device),
@@ -497,59 +521,63 @@ class CastGenerator:
         logits: Tensor = found.logits[:, -last:].float()
         return logits
 
-    def _one_each(self, voices: tuple[Voice, ...]) -> Tensor | None:
+    def _one_each(self, voices: tuple[Voice, ...]) -> Mix | None:
+        """The mix of a step; made anew only when rows have joined or left."""
         if not any(voices):
             return None
-        if (voices, self.stack.slots) != self._batch.spoken:
-            self._batch.spoken = (voices, self.stack.slots)
-            self._batch.weights = self.stack.weights([dict(voice) for voice in voices])
-        return self._batch.weights
+        spoken = (voices, self.stack.slots)
+        if self._spoken != spoken:
+            weights = self.stack.weights([dict(voice) for voice in voices], device="cpu")
+            self._mix, self._spoken = self.stack.mix(weights), spoken
+        return self._mix
 
-    def _weights(
-        self, before: Sequence[tuple[Voice, int]], rows: Sequence[_Tokens]
-    ) -> Tensor | None:
-        """`[rows, S]` where every row has one voice, else `[rows, tokens, S]`; pads have none."""
-        kinds = {voice for row in rows for voice in row.kinds}
-        if kinds == {()}:
+    def _weights(self, rows: Sequence[Tokens], pads: Sequence[int]) -> Mix | None:
+        """The mix of a prefilled batch, padded on the left; pads have no block."""
+        if {voice for row in rows for voice in row.kinds} == {()}:
             return None
         if all(len(row.kinds) == 1 for row in rows):
-            return self.stack.weights([dict(row.kinds[0]) for row in rows])
-        table = self.stack.weights([dict(voice) for row in rows for voice in ((), *row.kinds)])
-        made, first = [], 0
-        for (_, pad), row in zip(before, rows, strict=True):
-            which = torch.from_numpy(np.concatenate([np.full(pad, -1), row.numbers]) + 1 + first)
-            made.append(table[which.to(table.device)])
-            first += 1 + len(row.kinds)
-        return torch.stack(made)
+            voices = [dict(row.kinds[0]) for row in rows]
+            return self.stack.mix(self.stack.weights(voices, device="cpu"))
+        made = []
+        for row, pad in zip(rows, pads, strict=True):
+            table = self.stack.weights([{}, *map(dict, row.kinds)], device="cpu")
+            made.append(table[np.concatenate([np.zeros(pad, np.int64), row.numbers + 1])])
+        return self.stack.mix(torch.stack(made))
 
     def _take(self, rows: list[_Row], logits: Tensor) -> None:
         """Draw each row's next token; those that have come to their end leave."""
-        drawn = _draw(logits, [row.wanted for row in rows], [row.draw for row in rows])
-        told = _told(logits, drawn, rows, self._tokenizer)
-        for row, token, one in zip(rows, drawn, told, strict=True):
-            row.take(token, one, ended=token in self._ends)
+        drawn = draw(
+            logits,
+            [row.wanted.temperature for row in rows],
+            [row.wanted.top_p for row in rows],
+            [row.draw for row in rows],
+        )
+        for n, (row, token) in enumerate(zip(rows, drawn, strict=True)):
+            if count := row.wanted.logprobs:
+                row.told.append(told(logits[n], token, count, self._tokenizer))
+            row.take(token, ended=token in self._ends)
         over = [n for n, row in enumerate(self._batch.rows) if row.finish is not None]
         if over:
             for n in over:
                 row = self._batch.rows[n]
-                self._kept.keep(row.tokens, self._batch.layers_of(n))
+                self._kept.keep(row.tokens, self._batch.of(n))
             gone = [self._batch.rows[n] for n in over]
             self._batch.keep([n for n in range(len(self._batch.rows)) if n not in set(over)])
             for row in gone:
                 row.end()
 
-    def _score(self, tokens: _Tokens, start: int) -> list[float]:
+    def _score(self, tokens: Tokens, start: int) -> list[float]:
         found: list[float] = []
         with torch.inference_mode():
             layers, common = self._kept.longest(tokens, start - 1)
-            cache = _cache(layers, common)
+            cache = new_cache(layers, common)
             if start - 1 > common:
                 self._extend(cache, tokens, common, start - 1)
             for at in range(start - 1, len(tokens) - 1, _SCORED_AT_ONCE):
                 part = tokens.part(at, min(at + _SCORED_AT_ONCE, len(tokens) - 1))
                 mask = torch.ones(1, at + len(part), dtype=torch.long)
                 ids = torch.from_numpy(part.ids)[None]
-                weights = self._weights([((), 0)], [part])
+                weights = self._weights([part], [0])
                 logits = self._forward(ids, mask, cache, weights, last=len(part))[0]
                 given = torch.from_numpy(tokens.ids[at + 1 : at + 1 + len(part)])
                 chosen = logits.log_softmax(-1).gather(-1, given.to(logits.device)[:, None])
@@ -560,72 +588,15 @@ class CastGenerator:
 # Tokens and rows ----------------------------------------------------------------------------------
 
 
-class _Tokens:
-    """Ids and, of each, the voice it is computed under."""
-
-    def __init__(self, ids: np.ndarray, voices: Iterable[Voice]) -> None:
-        numbers: dict[Voice, int] = {}
-        self._ids = ids
-        self._numbers = np.asarray(
-            [numbers.setdefault(voice, len(numbers)) for voice in voices], dtype=np.int64
-        )
-        self._more: list[int] = []
-        self._more_numbers: list[int] = []
-        self.kinds: tuple[Voice, ...] = tuple(numbers)
-
-    def __len__(self) -> int:
-        return len(self._ids) + len(self._more)
-
-    def append(self, token: int, voice: Voice) -> None:
-        if voice not in self.kinds:
-            self.kinds = (*self.kinds, voice)
-        self._more.append(token)
-        self._more_numbers.append(self.kinds.index(voice))
-
-    @property
-    def ids(self) -> np.ndarray:
-        self._settle()
-        return self._ids
-
-    @property
-    def numbers(self) -> np.ndarray:
-        """Of each token, the place of its voice in `kinds`."""
-        self._settle()
-        return self._numbers
-
-    def _settle(self) -> None:
-        if self._more:
-            self._ids = np.concatenate([self._ids, np.asarray(self._more, dtype=np.int64)])
-            self._numbers = np.concatenate(
-                [self._numbers, np.asarray(self._more_numbers, dtype=np.int64)]
-            )
-            self._more, self._more_numbers = [], []
-
-    def part(self, start: int, end: int) -> _Tokens:
-        return _Tokens(self.ids[start:end], [self.kinds[n] for n in self.numbers[start:end]])
-
-    def common(self, other: _Tokens) -> int:
-        """How many first tokens are the same, and under the same voice."""
-        n = min(len(self), len(other))
-        same = self.ids[:n] == other.ids[:n]
-        if self.kinds != other.kinds:
-            place = {voice: k for k, voice in enumerate(self.kinds)}
-            translated = np.asarray([place.get(voice, -1) for voice in other.kinds])
-            same &= self.numbers[:n] == translated[other.numbers[:n]]
-        else:
-            same &= self.numbers[:n] == other.numbers[:n]
-        return n if same.all() else int(np.argmin(same))
-
-
 @dataclass(eq=False)
 class _Row:
     """One reply under way."""
 
     wanted: Wanted
     voice: Voice
-    tokens: _Tokens  # whose keys and values are there, once it has joined
+    tokens: Tokens  # whose keys and values are there, once it has joined
     most: int
-    text: _Text
+    text: Text
     speech: Speech
     draw: random.Random
     cached: int = 0
@@ -639,13 +610,11 @@ class _Row:
     def wanted_on(self) -> bool:
         return not self.speech.future.done()
 
-    def take(self, token: int, told: TokenLogprob | None, *, ended: bool) -> None:
+    def take(self, token: int, *, ended: bool) -> None:
         self.next = token
         self.ended = ended
         if not ended:
             self.out.append(token)
-            if told is not None:
-                self.told.append(told)
             piece = self.text.push(token)
             if piece:
                 self.speech._put(piece)
@@ -667,77 +636,13 @@ class _Row:
                     tokens_in=len(self.wanted.prompt.ids),
                     cached=self.cached,
                     tokens_out=len(self.out) + self.ended,
-                    logprobs=tuple(self.told) if self.wanted.logprobs else None,
+                    logprobs=tuple(self.told[: len(self.out)]) if self.wanted.logprobs else None,
                 )
             )
 
     def fail(self, why: str) -> None:
         with contextlib.suppress(InvalidStateError):
             self.speech.future.set_exception(ServerError(why))
-
-
-class _Text:
-    """Tokens to text: in whole characters, and up to the first stop string."""
-
-    def __init__(self, tokenizer: Any, stop: Sequence[str]) -> None:
-        self._tokenizer, self._stop = tokenizer, [s for s in stop if s]
-        self._ids: list[int] = []
-        # A token's text depends on the one before it (SentencePiece drops a leading space), so the
-        # new tokens are decoded behind some that have been read.
-        self._from, self._read = 0, 0
-        self._held = ""
-        self._given: list[str] = []
-        self.stopped = False
-
-    @property
-    def whole(self) -> str:
-        """All that was given out."""
-        return "".join(self._given)
-
-    def push(self, token: int) -> str:
-        """What is certain to be part of the text, now that this token is there."""
-        self._ids.append(token)
-        before, now = self._decode(self._from, self._read), self._decode(self._from, None)
-        if len(now) <= len(before) or now.endswith(_UNFINISHED):
-            return ""
-        self._from, self._read = self._read, len(self._ids)
-        return self._give(now[len(before) :])
-
-    def end(self) -> str:
-        """What was held back."""
-        if self.stopped:
-            return ""
-        before, now = self._decode(self._from, self._read), self._decode(self._from, None)
-        rest = self._give(now[len(before) :])
-        held, self._held = ("" if self.stopped else self._held), ""
-        if held:
-            self._given.append(held)
-        return rest + held
-
-    def _decode(self, start: int, end: int | None) -> str:
-        text: str = self._tokenizer.decode(
-            self._ids[start:end], skip_special_tokens=True, clean_up_tokenization_spaces=False
-        )
-        return text
-
-    def _give(self, piece: str) -> str:
-        text = self._held + piece
-        places = [at for at in (text.find(stop) for stop in self._stop) if at >= 0]
-        if places:
-            self.stopped, self._held = True, ""
-            text = text[: min(places)]
-        else:
-            begun = max((_begins(text, stop) for stop in self._stop), default=0)
-            text, self._held = text[: len(text) - begun], text[len(text) - begun :]
-        if text:
-            self._given.append(text)
-        return text
-
-
-def _begins(text: str, stop: str) -> int:
-    """How many last characters of a text are the first ones of a stop string."""
-    most = min(len(stop) - 1, len(text))
-    return next((n for n in range(most, 0, -1) if text.endswith(stop[:n])), 0)
 
 
 def _voice(weights: Mapping[str, float]) -> Voice:
@@ -778,217 +683,3 @@ def _of_like_length(rows: list[_Row]) -> Iterator[list[_Row]]:
         group.append(row)
     if group:
         yield group
-
-
-# Keys and values ----------------------------------------------------------------------------------
-
-_Layers = list[tuple[Tensor, Tensor]]
-"""Of each layer keys and values, `[rows, heads, tokens, width]`."""
-
-
-class _Growing(DynamicLayer):  # type: ignore[no-untyped-call]  # transformers has no types
-    """A layer's cache with room to grow into, so that a step does not copy all that is there."""
-
-    _rooms: tuple[Tensor, Tensor] | None = None
-
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Append; returns keys and values of all tokens."""
-        if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        before = self.get_seq_length()
-        after = before + key_states.shape[-2]
-        if self._rooms is None or after > self._rooms[0].shape[-2]:
-            rooms = []
-            for new, old in ((key_states, self.keys), (value_states, self.values)):
-                shape = (*new.shape[:-2], after + _ROOM, new.shape[-1])
-                room = torch.zeros(shape, dtype=new.dtype, device=new.device)
-                if before:
-                    assert old is not None
-                    room[..., :before, :] = old
-                rooms.append(room)
-            self._rooms = (rooms[0], rooms[1])
-        for new, room in zip((key_states, value_states), self._rooms, strict=True):
-            room[..., before:after, :] = new
-        self.keys, self.values = (room[..., :after, :] for room in self._rooms)
-        return self.keys, self.values
-
-
-def _cache(layers: _Layers | None, tokens: int) -> DynamicCache:
-    """A cache that begins with the first tokens of some layers; those stay as they are."""
-    cache = DynamicCache()
-    cache.layer_class_to_replicate = _Growing
-    for keys, values in layers or ():
-        layer: Any = _Growing()  # type: ignore[no-untyped-call]  # transformers has no types
-        layer.update(keys[..., :tokens, :], values[..., :tokens, :])
-        cache.layers.append(layer)
-    return cache
-
-
-def _layers(cache: DynamicCache) -> _Layers:
-    if not all(type(layer) is _Growing and layer.is_initialized for layer in cache.layers):
-        raise UsageError("this model keeps another state than keys and values of each token")
-    layers: list[Any] = cache.layers
-    return [(layer.keys, layer.values) for layer in layers]
-
-
-class _Batch:
-    """The rows under way, their keys and values padded on the left to one length."""
-
-    def __init__(self) -> None:
-        self.rows: list[_Row] = []
-        self.cache = _cache(None, 0)
-        self._pads: list[int] = []
-        self._length = 0
-        self.spoken: object = None
-        self.weights: Tensor | None = None
-
-    def join(self, rows: list[_Row], layers: _Layers, pads: list[int]) -> None:
-        """Take in rows whose keys and values are there."""
-        length = layers[0][0].shape[-2]
-        if self.rows:
-            old = _layers(self.cache)
-            longest = max(length, self._length)
-            layers = [
-                (_stacked(a, c, longest), _stacked(b, d, longest))
-                for (a, b), (c, d) in zip(old, layers, strict=True)
-            ]
-            pads = [
-                *(pad + longest - self._length for pad in self._pads),
-                *(pad + longest - length for pad in pads),
-            ]
-            length = longest
-        self.rows, self._pads, self._length = [*self.rows, *rows], pads, length
-        self.cache = _cache(layers, length)
-
-    def grow(self) -> Tensor:
-        """The attention mask `[rows, tokens]` with one token more."""
-        self._length += 1
-        mask = torch.ones(len(self.rows), self._length, dtype=torch.long)
-        for n, pad in enumerate(self._pads):
-            mask[n, :pad] = 0
-        return mask
-
-    def layers_of(self, row: int) -> _Layers:
-        """A copy of one row's keys and values without its padding."""
-        pad = self._pads[row]
-        return [
-            (k[row : row + 1, :, pad:].clone(), v[row : row + 1, :, pad:].clone())
-            for k, v in _layers(self.cache)
-        ]
-
-    def keep(self, rows: list[int]) -> None:
-        """Let the others go, and what is padding in all that stay."""
-        if len(rows) == len(self.rows):
-            return
-        if not rows:
-            self.__init__()  # type: ignore[misc]  # as new
-            return
-        spare = min(self._pads[n] for n in rows)
-        layers = [(k[rows][:, :, spare:], v[rows][:, :, spare:]) for k, v in _layers(self.cache)]
-        self.rows = [self.rows[n] for n in rows]
-        self._pads = [self._pads[n] - spare for n in rows]
-        self._length -= spare
-        self.cache = _cache(layers, self._length)
-
-
-def _stacked(first: Tensor, second: Tensor, length: int) -> Tensor:
-    """Two batches' keys or values in one, padded on the left."""
-    rows = first.shape[0] + second.shape[0]
-    made = first.new_zeros((rows, first.shape[1], length, first.shape[3]))
-    made[: first.shape[0], :, length - first.shape[2] :] = first
-    made[first.shape[0] :, :, length - second.shape[2] :] = second
-    return made
-
-
-class _Kept:
-    """Keys and values of finished replies, the latest used ones up to a number of bytes."""
-
-    def __init__(self, most: int) -> None:
-        self._most, self._bytes = most, 0
-        self._entries: deque[tuple[_Tokens, _Layers, int]] = deque()  # the latest last
-        self._lock = threading.Lock()
-
-    def longest(self, tokens: _Tokens, most: int) -> tuple[_Layers | None, int]:
-        """The entry with the longest common beginning, and how long that is, at most `most`."""
-        with self._lock:
-            best, common = None, 0
-            for entry in self._entries:
-                n = min(entry[0].common(tokens), most)
-                if n > common:
-                    best, common = entry, n
-            if best is None:
-                return None, 0
-            self._entries.remove(best)
-            self._entries.append(best)
-            return best[1], common
-
-    def keep(self, tokens: _Tokens, layers: _Layers) -> None:
-        """Add an entry; those that it continues, and the oldest ones, go."""
-        size = sum(k.nbytes + v.nbytes for k, v in layers)
-        with self._lock:
-            stay: deque[tuple[_Tokens, _Layers, int]] = deque()
-            for entry in self._entries:
-                if entry[0].common(tokens) < len(entry[0]):
-                    stay.append(entry)
-            stay.append((tokens, layers, size))
-            while stay and sum(entry[2] for entry in stay) > self._most:
-                stay.popleft()
-            self._entries = stay
-
-    def clear(self) -> None:
-        """Forget all of it."""
-        with self._lock:
-            self._entries.clear()
-
-
-# Drawing ------------------------------------------------------------------------------------------
-
-
-def _draw(logits: Tensor, wanted: Sequence[Wanted], draws: Sequence[random.Random]) -> list[int]:
-    """A token for each row of `[rows, vocabulary]`.
-
-    By the inverse of the distribution function over the tokens in the order of their probability,
-    cut where their sum first reaches top_p (Holtzman et al. 2020, section 3.1).
-    """
-    chosen = logits.argmax(-1)
-    rows = [n for n, one in enumerate(wanted) if one.temperature > 0]
-    if rows:
-        warmth = torch.tensor([wanted[n].temperature for n in rows], device=logits.device)
-        most = torch.tensor([wanted[n].top_p for n in rows], device=logits.device)
-        u = torch.tensor([draws[n].random() for n in rows], device=logits.device)
-        scaled = (logits[rows] - logits[rows].amax(-1, keepdim=True)) / warmth[:, None]
-        p = scaled.softmax(-1)
-        count = min(_LIKELY, p.shape[-1])
-        best, which = p.topk(count, dim=-1)
-        if count < p.shape[-1] and bool((best.sum(-1) < most).any()):
-            best, which = p.sort(dim=-1, descending=True, stable=True)
-        sums = best.cumsum(-1)
-        inside = (sums - best) < most[:, None]
-        total = (best * inside).sum(-1)
-        at = (sums < (u * total)[:, None]).sum(-1).clamp(max=best.shape[-1] - 1)
-        at = torch.minimum(at, inside.sum(-1) - 1)
-        chosen[rows] = which.gather(-1, at[:, None])[:, 0]
-    drawn: list[int] = chosen.tolist()
-    return drawn
-
-
-def _told(
-    logits: Tensor, drawn: Sequence[int], rows: Sequence[_Row], tokenizer: Any
-) -> list[TokenLogprob | None]:
-    """Of those rows that want them, the log-probabilities at temperature 1."""
-    told: list[TokenLogprob | None] = [None] * len(rows)
-    for n, (row, token) in enumerate(zip(rows, drawn, strict=True)):
-        if row.wanted.logprobs:
-            all_of = logits[n].log_softmax(-1)
-            values, which = all_of.topk(row.wanted.logprobs)
-            told[n] = TokenLogprob(
-                token=tokenizer.decode([token]),
-                logprob=float(all_of[token]),
-                top=tuple(
-                    (tokenizer.decode([int(one)]), float(value))
-                    for one, value in zip(which, values, strict=True)
-                ),
-            )
-    return told
