@@ -35,8 +35,10 @@ class Encoded:
     Attributes:
         ids: `[T]` token ids.
         supervised: `[T]`; token t is to be predicted from those before it. Never token 0.
-        speaker: `[T]`; whose token it is (mode `speaker`); None: the base alone reads it. In mode
-            `full` the character at its own words, None elsewhere.
+        speaker: `[T]`; whose token it is (mode `speaker`), of those too of whom nothing is learnt
+            here: if they are of the cast, they speak through their blocks, as in generation, else
+            the base alone reads them. None: the person's, or nobody's. In mode `full` the
+            character at its own words, None elsewhere.
         character: whose row it is (mode `full`); None in mode `speaker`.
         row: where it comes from (`CastRow.source`).
         cut: how many turns of the dialogue are left out, because they did not fit.
@@ -169,13 +171,12 @@ def _chat(layout: Layout, name: str, system: str) -> _Lay:
 
 
 def _scene(layout: Layout, system: str, learnt: frozenset[str]) -> _Lay:
-    """Others speak as characters do, but nothing of them is learnt and the base reads them."""
+    """Others speak as characters do, but nothing of them is learnt."""
 
     def tokens(turns: Sequence[CastTurn]) -> Tokens:
         made = layout.scene(system, turns)
-        who = tuple(name if name in learnt else None for name in made.speaker)
-        wanted = zip(made.supervised, who, strict=True)
-        return Tokens(made.ids, tuple(one and name is not None for one, name in wanted), who)
+        wanted = zip(made.supervised, made.speaker, strict=True)
+        return made._replace(supervised=tuple(one and who in learnt for one, who in wanted))
 
     return tokens
 
