@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from personae import __version__
+from personae.cast.plan import ROWS, TRAINING
 from personae.cast.rows import data_sources, read_rows
 from personae.cast.scores import (
     ENOUGH_ROWS,
@@ -119,7 +120,7 @@ def evaluate_cast(
     found = read_cast(cast_path)
     paths = [Path(path) for path in data]
     rows, refused = _held_out(paths, found)
-    training = _Training.read(found) if baselines else None
+    training = _Training.read(found) if baselines else _Training.kept(found)
     if training is not None:
         _check_unseen(rows, training.rows, found.path)
     run = _Run.opened(
@@ -137,7 +138,7 @@ def evaluate_cast(
     loaded = base or load_base(found.manifest.base.id, dtype=dtype, device=device)
     session = _Session(found, rows, loaded, max_tokens, batch_tokens, watcher or NoWatcher(), run)
     session.given()
-    if training is not None:
+    if baselines and training is not None:
         session.prompts()
         wanted = [found.manifest.seed] if seeds is None else list(range(seeds))
         for seed in wanted:
@@ -179,6 +180,11 @@ class _Training:
         from personae.cast.baselines import read_training
 
         return cls(*read_training(cast.path))
+
+    @classmethod
+    def kept(cls, cast: Cast) -> _Training | None:
+        """As `read`; None where the cast keeps nothing."""
+        return cls.read(cast) if (cast.path / TRAINING / ROWS).is_file() else None
 
 
 def _check_unseen(rows: Sequence[CastRow], trained: Sequence[CastRow], path: Path) -> None:

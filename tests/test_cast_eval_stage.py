@@ -1,0 +1,210 @@
+"""`personae cast eval` from a cast that was trained to its folder of figures."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from personae.cast.base import LoadedBase, load_base
+from personae.cast.plan import TrainPlan
+from personae.cast.rows import write_rows
+from personae.cast.scores import read_lines
+from personae.cast_eval_stage import evaluate_cast
+from personae.cast_stage import train_cast
+from personae.errors import InputError, UsageError
+from personae.records import Character
+from personae.records.cast import CastRow, CastTurn
+from personae.records.cast_scores import CastScores, DialogueScore
+from personae.session import read_manifest
+from tests.cast.conftest import write_tiny_model
+
+torch.set_num_threads(1)
+
+VOICES = {"Ada Byron": "engine numbers weave ", "Bob": "fish sea boat "}
+PLAN = TrainPlan(
+    rank=2, alpha=4.0, epochs=6, lr=2e-2, shared_lr=2e-2, warmup=0, max_tokens=512, targets="q_proj"
+)
+
+
+def talk(number: int, who: str, said: str, file: str = "held.jsonl", **more: Any) -> CastRow:
+    return CastRow(
+        characters=(who,),
+        turns=(CastTurn(text=f"What is it, {number}?"), CastTurn(speaker=who, text=said)),
+        source=f"{file}, line {number}",
+        **more,
+    )
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny base, a cast that was trained on it, and held-out dialogues."""
+    folder = tmp_path_factory.mktemp("eval")
+    write_tiny_model(folder / "tiny")
+    rows = [
+        talk(2 * n + k, who, voice * 2 + str(n), "train.jsonl")
+        for n in range(4)
+        for k, (who, voice) in enumerate(VOICES.items(), 1)
+    ]
+    write_rows(rows, folder / "train.jsonl")
+    cards = [Character(name=who, description=f"{who} says {v}.") for who, v in VOICES.items()]
+    train_cast(
+        [folder / "train.jsonl"], str(folder / "tiny"), folder / "cast", plan=PLAN, cards=cards
+    )
+    held = [
+        talk(2 * n + k, who, voice * 2 + str(10 + n))
+        for n in range(3)
+        for k, (who, voice) in enumerate(VOICES.items(), 1)
+    ]
+    held.append(
+        CastRow(
+            characters=("Ada Byron", "Bob"),
+            turns=tuple(
+                CastTurn(speaker=who, text=text)
+                for who, text in (
+                    (None, "Ada?"),
+                    ("Ada Byron", "engine weave"),
+                    (None, "Bob?"),
+                    ("Bob", "boat"),
+                )
+            ),
+            source="held.jsonl, line 7",
+        )
+    )
+    held.append(talk(8, "Zoe", "I am not of them."))
+    write_rows(held, folder / "held.jsonl")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def base(made: Path) -> LoadedBase:
+    return load_base(str(made / "tiny"), dtype="float32", device="cpu")
+
+
+def test_a_cast_is_scored_beside_its_base(made: Path, base: LoadedBase, tmp_path: Path) -> None:
+    found = evaluate_cast(made / "cast", [made / "held.jsonl"], tmp_path / "run", base=base)
+    scores = found.scores
+    cast, alone = scores.methods
+    assert (cast.method, alone.method) == ("cast", "base")
+    assert scores.held_out.rows == 8
+    assert (scores.held_out.dialogues, scores.held_out.switches) == (8, 1)
+    assert scores.held_out.left_out == {"Zoe": 1}
+    assert scores.chance == 0.5
+    assert cast.measures["nll"].mean < alone.measures["nll"].mean - 0.1  # type: ignore[operator]  # both are there
+    assert cast.measures["margin"].mean > 0.05  # type: ignore[operator]  # as above
+    assert alone.measures["margin"].reason == "cannot_tell"
+    assert (cast.parameters, cast.active, alone.parameters) == (3 * 512, 2 * 512, 0)  # 2 layers
+    (difference,) = [d for d in scores.differences if d.metric == "nll"]
+    assert (difference.method, difference.other, difference.seeds) == ("cast", "base", ())
+    assert scores.consumption == ()  # nothing to compare
+    # What is on disk is what was given back.
+    run = tmp_path / "run"
+    on_disk = CastScores.from_dict(json.loads((run / "scores.json").read_text("utf-8")))
+    assert on_disk == scores
+    assert read_lines(run / "results.jsonl") == found.lines
+    assert read_manifest(run).status == "done"
+    assert "the base alone" in (run / "report.html").read_text("utf-8")
+
+
+def test_baselines_are_trained_once_a_seed_and_compared_seed_by_seed(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    args = (made / "cast", [made / "held.jsonl"], tmp_path / "run")
+    found = evaluate_cast(*args, baselines=True, seeds=2, base=base)
+    seeds = {m.method: m.seeds for m in found.scores.methods}
+    assert seeds == {
+        "cast": (),
+        "retrained": (0, 1),
+        "base": (),
+        "icl": (),
+        "rag": (),
+        "one_shared": (0, 1),
+        "one_shared_active": (0, 1),
+        "one_per_character": (0, 1),
+        "dense_gate": (0, 1),
+    }
+    of_nll = {d.other: d for d in found.scores.differences if d.metric == "nll"}
+    assert {d.method for d in of_nll.values()} == {"retrained"}
+    assert of_nll["base"].seeds == of_nll["one_shared"].seeds == (0, 1)
+    assert "few_seeds" in found.scores.notes
+    # The cast's seed is 0: training it again gives the cast back, line by line.
+    by_method: dict[Any, list[Any]] = {}
+    for line in found.lines:
+        if isinstance(line, DialogueScore):
+            by_method.setdefault((line.method, line.seed), []).append(line.nll)
+    assert by_method["retrained", 0] == pytest.approx(by_method["cast", None], rel=1e-5)
+    assert by_method["retrained", 1] != pytest.approx(by_method["cast", None], rel=1e-5)
+    table = {one.method: one for one in found.scores.consumption}
+    assert list(table) == ["model_each", "one_shared", "one_per_character", "dense_gate", "cast"]
+    assert table["one_shared"].parameters == table["cast"].parameters
+    assert table["one_shared"].training_seconds.how == "measured"
+    assert table["model_each"].training_seconds.value is None
+    file = tmp_path / "run" / "baselines" / "one_shared-0.safetensors"
+    assert table["one_shared"].stored.value == file.stat().st_size
+    # Once more: nothing is trained or scored again, and nothing changes.
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "run" / "baselines").iterdir()}
+    again = evaluate_cast(*args, baselines=True, seeds=2, base=base)
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    assert again.lines == found.lines
+    assert again.scores == found.scores
+
+
+def test_what_the_cast_keeps_is_not_trained_again(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    cast = tmp_path / "cast"
+    shutil.copytree(made / "cast", cast)
+    train_cast(
+        [made / "train.jsonl"], str(made / "tiny"), cast, plan=PLAN, baselines=True,
+        cards=[Character(name=who, description=f"{who} says {v}.") for who, v in VOICES.items()],
+    )  # fmt: skip
+    found = evaluate_cast(cast, [made / "held.jsonl"], tmp_path / "run", baselines=True, base=base)
+    assert not (tmp_path / "run" / "baselines").exists()
+    assert {m.method: m.seeds for m in found.scores.methods}["one_shared"] == (0,)
+    assert "one_seed" in found.scores.notes
+
+
+def test_another_evaluation_in_the_folder_is_not_mixed_with_this_one(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    fewer = [talk(n, "Bob", f"boat {n}") for n in range(1, 3)]
+    write_rows(fewer, tmp_path / "fewer.jsonl")
+    evaluate_cast(made / "cast", [tmp_path / "fewer.jsonl"], tmp_path / "run", base=base)
+    with pytest.raises(InputError, match="another run"):
+        evaluate_cast(made / "cast", [made / "held.jsonl"], tmp_path / "run", base=base)
+    with pytest.raises(InputError, match="not empty"):
+        evaluate_cast(made / "cast", [made / "held.jsonl"], tmp_path, base=base)
+
+
+def test_dialogues_that_were_trained_on_are_refused(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    with pytest.raises(InputError, match="8 of 8 held-out dialogues are among those"):
+        evaluate_cast(made / "cast", [made / "train.jsonl"], tmp_path / "run", base=base)
+
+
+def test_data_without_anybody_of_the_cast_is_an_error(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    write_rows([talk(1, "Zoe", "Hello.")], tmp_path / "zoe.jsonl")
+    with pytest.raises(UsageError, match=r"Ada Byron, Bob.*Zoe"):
+        evaluate_cast(made / "cast", [tmp_path / "zoe.jsonl"], tmp_path / "run", base=base)
+
+
+def test_seeds_are_of_trainings_and_count_from_one(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    args = (made / "cast", [made / "held.jsonl"], tmp_path / "run")
+    with pytest.raises(UsageError, match="--baselines"):
+        evaluate_cast(*args, seeds=3, base=base)
+    with pytest.raises(UsageError, match="from 1"):
+        evaluate_cast(*args, baselines=True, seeds=0, base=base)
+    bare = tmp_path / "bare"
+    shutil.copytree(made / "cast", bare)
+    shutil.rmtree(bare / "training")
+    with pytest.raises(InputError, match="does not keep"):
+        evaluate_cast(bare, [made / "held.jsonl"], tmp_path / "run", baselines=True, base=base)
