@@ -192,6 +192,11 @@ def test_the_loss_that_is_tuned_is_that_of_the_fused_character(cast: Cast, tiny_
     )
 
 
+def test_data_that_nothing_would_be_done_with_are_refused(cast: Cast):
+    with pytest.raises(UsageError, match="fuse learns nothing from data"):
+        add_character(cast.path, "starter:don-quixote", "fuse", data=spoken())
+
+
 def test_two_lines_are_too_few_to_tune_on(cast: Cast):
     with pytest.raises(UsageError, match="at least 3 sample lines, not 2"):
         add_character(cast.path, "starter:don-quixote", "fuse", data=spoken(2), tune=True)

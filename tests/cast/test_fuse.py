@@ -198,6 +198,16 @@ def test_tuning_finds_the_mix_of_the_least_loss(best):
     assert sum(found.weights.values()) == pytest.approx(1)
 
 
+@pytest.mark.parametrize("other", ["a", "b", "c"])
+def test_tuning_leaves_a_corner_towards_whoever_helps(other):
+    # The best of all that is tried first is d alone; a little of one other is better still.
+    best = {"a": 0.0, "b": 0.0, "c": 0.0, "d": 0.9, other: 0.1}
+    found = tune_weights(Bowl(**best), {"a": 1, "b": 1, "c": 1, "d": 1}, lines=3, budget=60)
+
+    assert found.weights.get(other, 0.0) == pytest.approx(0.1, abs=0.05)
+    assert found.weights["d"] == pytest.approx(0.9, abs=0.07)
+
+
 def test_tuning_reaches_a_single_neighbour():
     found = tune_weights(Bowl(a=0.0, b=1.0, c=0.0), {"a": 0.5, "b": 0.2, "c": 0.3}, lines=3)
 

@@ -67,7 +67,7 @@ if TYPE_CHECKING:
     from personae.cast.stacked import StackedLoRA
 
 ADDITIONS = "additions"
-TUNED_ROWS = 16
+TUNED_ROWS = 8
 """Dialogues that weights are tuned on: more cost time and hardly move two or three numbers."""
 
 
@@ -153,6 +153,8 @@ def add_character(
         raise UsageError(f"a character is added by fuse, expand or profile, not {how!r}")
     if how == "profile" and (tune or data or neighbours):
         raise UsageError("profile takes the card alone: no data, no neighbours, nothing to tune")
+    if how == "fuse" and data and not tune:
+        raise UsageError("fuse learns nothing from data: tune the mix on them, or expand")
     watcher = watcher or NoWatcher()
     cast = read_cast(path)
     if tune and cast.manifest.protocol == "paper":

@@ -34,6 +34,7 @@ NEIGHBOURS = 3
 BUDGET = 40
 SAMPLE_LINES = 3
 _SAME = 1e-6
+_REACH = 0.2
 
 Loss = Callable[[Mapping[str, float]], float]
 """From neighbours' weights, which sum to 1, to a loss in nats."""
@@ -241,25 +242,27 @@ def _descend(
     # needs no more. The greatest share breaks first: the other breaks then matter.
     order = np.argsort(-start, kind="stable")
 
-    def mix(breaks: NDArray[np.float64]) -> NDArray[np.float64]:
+    def mix(where: NDArray[np.float64]) -> NDArray[np.float64]:
         left, parts = 1.0, np.zeros(len(start))
-        for place, share in zip(order, (*breaks, 1.0), strict=True):
+        for place, share in zip(order, (*where, 1.0), strict=True):
             parts[place] = left * share
             left -= parts[place]
         return parts
 
-    left, breaks = 1.0, np.full(len(start) - 1, 0.5)
-    for number, place in enumerate(order[:-1]):
-        if left > _SAME:
-            breaks[number] = min(1.0, start[place] / left)
-        left -= start[place]
-    simplex = np.tile(breaks, (len(start), 1))
-    for number in range(len(breaks)):
-        simplex[number + 1, number] += 0.15 if breaks[number] <= 0.5 else -0.15
+    def breaks(point: NDArray[np.float64]) -> NDArray[np.float64]:
+        left, made = 1.0, np.zeros(len(start) - 1)
+        for number, place in enumerate(order[:-1]):
+            made[number] = min(1.0, point[place] / left) if left > _SAME else 0.5
+            left -= point[place]
+        return made
+
+    # Towards each of the others in turn: also from a corner, where all but one break are idle.
+    others = [start + _REACH * (np.eye(len(start))[place] - start) for place in order[1:]]
+    simplex = np.array([breaks(point) for point in (start, *others)])
     options: Any = {"initial_simplex": simplex, "maxfev": 4 * budget, "xatol": 1e-3, "fatol": 1e-6}
-    bounds = [(0.0, 1.0)] * len(breaks)
+    bounds = [(0.0, 1.0)] * (len(start) - 1)
 
     def along(x: NDArray[np.float64]) -> float:
         return at(mix(x))
 
-    minimize(along, breaks, method="Nelder-Mead", bounds=bounds, options=options)
+    minimize(along, simplex[0], method="Nelder-Mead", bounds=bounds, options=options)
