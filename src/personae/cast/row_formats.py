@@ -134,7 +134,7 @@ def _messages(row: Row, how: Reading) -> list[Draft]:
             speaker = name or _name(row.get("character")) or how.character
             if not speaker:
                 raise NotReadableError(
-                    "no character is named (`name` of the message, `character` of the row, --speaker)"
+                    "no character is named (`name` of a message, `character` of the row, --speaker)"
                 )
             own.append(speaker)
             lines.append(Said(speaker, text))
@@ -176,7 +176,9 @@ def _prompted(row: Row, how: Reading) -> list[Draft]:
         or _name(found["name"] if (found := _ACT_LIKE.search(prompt)) else None)
     )
     if not wanted:
-        raise NotReadableError("no character is named (`role` of the row, in the prompt, or --speaker)")
+        raise NotReadableError(
+            "no character is named (`role` of the row, in the prompt, or --speaker)"
+        )
     speakers = tuple(dict.fromkeys(name for name, _, _ in said))
     character = _called(wanted, speakers)
     if character is None:
