@@ -7,8 +7,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from personae.cast.add import ADDITIONS, add_character, check_names, licences_of
+from personae.cast.add import ADDITIONS, add_character, added_rows, check_names, licences_of
 from personae.cast.fuse import eq7_error, paper_fuse
+from personae.cast.history import read_history
 from personae.cast.plan import TrainPlan
 from personae.cast.store import Cast, read_cast
 from personae.characters.card import card_of
@@ -294,6 +295,8 @@ def test_an_expanded_character_has_a_block_of_its_own_and_the_others_are_what_th
     slot = {name: stack[-1] for name, stack in added.cast.tensors.items()}
     assert any(t.any() for n, t in slot.items() if n.startswith("B."))
     assert len(added.history) == block.steps
+    assert read_history(added.out.with_name("Don-Quixote.history.jsonl")) == added.history
+    assert added_rows(cast.path) == tuple(spoken())
 
 
 def heldout() -> list[CastRow]:
@@ -479,5 +482,6 @@ def test_the_record_lies_in_the_cast_and_stays_there(cast: Cast):
     assert first.out.parent == second.out.parent == cast.path / ADDITIONS
     for one in (first, second):
         assert Addition.from_dict(json.loads(one.out.read_text("utf-8"))) == one.record
+    assert added_rows(cast.path) == ()
     assert first.record.cast_after == second.record.cast_before
     assert first.record.cast_before != first.record.cast_after

@@ -6,9 +6,9 @@ Three ways, from no data to much (research/lora.md, section 6.6):
 * `fuse`: no data; the weighted sum of the nearest characters' updates (`cast.fuse`).
 * `expand`: a block of its own, trained on its lines from where the fusion stands (`cast.expand`).
 
-The cast is written anew, whole or not at all, and after that the record of what was done and of
-what it did to the others (`records.cast_reports.Addition`) in `CAST/additions/`. `fuse` and
-`profile` need no torch.
+The cast is written anew, whole or not at all. After that `CAST/additions/` gets the record of what
+was done and of what it did to the others (`records.cast_reports.Addition`), the dialogues that the
+new one learnt from, and the course of its training. `fuse` and `profile` need no torch.
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ from personae.cast.fuse import (
     tune_weights,
 )
 from personae.cast.gate import softmax
-from personae.cast.rows import data_sources, read_rows
+from personae.cast.history import TrainingStep, write_history
+from personae.cast.rows import data_sources, read_rows, write_rows
 from personae.cast.store import Cast, attach, read_cast, write_cast
 from personae.characters.card import read_character
 from personae.characters.prompt import plain_name
@@ -56,17 +57,16 @@ from personae.records.cast import (
     How,
 )
 from personae.records.cast_reports import Addition, Tuning
-from personae.records.files import write_atomically
+from personae.records.files import read_jsonl, write_atomically
 
 if TYPE_CHECKING:
     from personae.cast.base import LoadedBase
     from personae.cast.encode import Encoded
     from personae.cast.evaluate import Voices, Weights
-    from personae.cast.history import TrainingStep
     from personae.cast.plan import TrainPlan
     from personae.cast.stacked import StackedLoRA
 
-ADDITIONS = "additions"
+ADDITIONS, ROWS, HISTORY = "additions", ".rows.jsonl", ".history.jsonl"
 TUNED_ROWS = 8
 """Dialogues that weights are tuned on: more cost time and hardly move two or three numbers."""
 
@@ -190,9 +190,27 @@ def add_character(
     told = (before, after) if before is not None and after is not None else None
     record = _record(cast, written, name, made, near, tuning, seed, told)
     stem = PurePosixPath(written.character(name).card or "").stem
-    file = written.path / ADDITIONS / f"{stem}.json"
-    write_atomically(file, record.to_json() + "\n")
-    return Added(written, record, file, made.history)
+    folder = written.path / ADDITIONS
+    if rows:
+        write_rows(rows, folder / f"{stem}{ROWS}")
+    if made.history:
+        write_history(folder / f"{stem}{HISTORY}", made.history)
+    write_atomically(folder / f"{stem}.json", record.to_json() + "\n")
+    return Added(written, record, folder / f"{stem}.json", made.history)
+
+
+def added_rows(cast: Path) -> tuple[CastRow, ...]:
+    """All dialogues that characters added to a cast have learnt from, or were tuned on.
+
+    Raises:
+        InputError: a file of them is damaged.
+    """
+    files = sorted((cast / ADDITIONS).glob(f"*{ROWS}"))
+    return tuple(
+        CastRow.from_dict(line, path=file, place=f"line {number}")
+        for file in files
+        for number, line in read_jsonl(file)
+    )
 
 
 def licences_of(manifest: CastManifest, name: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
