@@ -46,6 +46,7 @@ from personae.records import (
     Shortfall,
     Task,
 )
+from personae.records.cast_scores import CastScores, DialogueScore, KeptMethods, SwitchScore
 from personae.reports.data import CallCounts, Cost, FailureCount, UsageLine
 from personae.world.cast import CardInPlay
 from personae.world.writing import Attempt, ComparedScene
@@ -456,6 +457,15 @@ def _audit_document() -> Schema:
     )
 
 
+def _cast_results() -> Schema:
+    return {
+        "description": "What one character says in one held-out dialogue, or its first line after "
+        "another character's, under one method and seed.",
+        "oneOf": [_ref(DialogueScore), _ref(SwitchScore)],
+        "$defs": _records(DialogueScore, SwitchScore),
+    }
+
+
 def _dry_run() -> Schema:
     use = {"tokens_in": COUNT, "tokens_out": COUNT, "usd": USD}
     line = _object({"role": STRING, "model": STRING, "calls": COUNT, **use}, closed=False)
@@ -520,6 +530,12 @@ def schemas() -> dict[str, Schema]:
         "report": ("The document of `personae report --json`", _report()),
         "agree": ("The document of `personae agree --json`", _open(_of(HumanAgreement))),
         "audit": ("The document of `personae audit --json`", _audit_document()),
+        "cast_scores": (
+            "scores.json of a cast's evaluation, and the document of `personae cast eval --json`",
+            _open(_of(CastScores)),
+        ),
+        "cast_results": ("A line of results.jsonl of a cast's evaluation", _cast_results()),
+        "cast_baselines": ("baselines.json of a cast or of its evaluation", _of(KeptMethods)),
         "play": ("The document of `personae play --json`", _play_document()),
         "rate": ("The document of `personae rate --json`", _rate_document()),
         "dry_run": ("The document of any command with `--dry-run --json`", _dry_run()),

@@ -293,4 +293,4 @@ class KeptMethods(Record):
     """baselines.json: the trained methods that a cast is compared with."""
 
     format: Literal["personae-baselines/1"] = "personae-baselines/1"
-    methods: tuple[KeptMethod, ...] = ()
+    methods: tuple[KeptMethod, ...]
