@@ -236,6 +236,26 @@ def test_a_file_that_holds_no_rows_is_an_error_that_names_it(
     assert str(caught.value).startswith(str(file))
 
 
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    content=st.binary(max_size=60)
+    | st.tuples(
+        st.sampled_from([b"", b"[", b"\n", b"\x89PNG\r\n\x1a\n", b"PK\x03\x04", b"\xef\xbb\xbf"]),
+        st.sampled_from([b'{"messages": [', b'{"prompt": "', b'{"spec": "chara_card_v2"']),
+        st.binary(max_size=40),
+    ).map(b"".join)
+)
+def test_no_file_whatever_it_holds_does_worse_than_an_input_error(
+    content: bytes, tmp_path: Path
+) -> None:
+    (tmp_path / "x").write_bytes(content)
+    try:
+        rows, refused = read_rows([tmp_path / "x"])
+    except InputError:
+        return
+    assert rows or refused
+
+
 def test_what_is_not_there_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no such file"):
         read_rows([tmp_path / "nothing.jsonl"])

@@ -287,7 +287,7 @@ def _play(row: Row, how: Reading) -> list[Draft]:
 def of_play(play: Play) -> list[Draft]:
     """A play as dialogues: one of all characters, or, where not all perceived all, one of each.
 
-    What a character does stands in parentheses before what it says: `(She rises.) Good night.`
+    What a character does stands in parentheses on the line before what it says.
     Narration is nobody's line. Beliefs and updates of the state are not told, so they are no lines.
     """
     story = [e for e in play.events if e.kind in _TOLD and e.text.strip()]
