@@ -304,6 +304,7 @@ def test_a_cast_of_mode_speaker_says_that_a_plain_adapter_is_not_the_same(tmp_pa
 
     assert any("trained in mode speaker" in note for note in done.notes)
     assert "trained in mode speaker" in readme(done, "x")
+    assert "speaker 模式训练" in readme(done, "x")
 
 
 # vLLM --------------------------------------------------------------------------------------------
@@ -386,6 +387,20 @@ def test_gguf_is_not_written_for_another_base(made: tuple[Any, Any, Cast], tmp_p
     with pytest.raises(InputError, match="is another model"):
         export_gguf(changed, tmp_path / "out")
     assert not (tmp_path / "out").exists()
+
+
+def test_a_gguf_file_has_its_words_beside_it(made: tuple[Any, Any, Cast], tmp_path: Path) -> None:
+    done = export_gguf(made[2], tmp_path / "out", names=["Fay", "孙悟空"])
+
+    assert sorted(p.name for p in (tmp_path / "out").iterdir()) == [
+        "Fay.README.md", "Fay.gguf", "Fay.system.txt",
+        "孙悟空.README.md", "孙悟空.gguf", "孙悟空.system.txt",
+    ]  # fmt: skip
+    words = (tmp_path / "out" / "Fay.README.md").read_text("utf-8")
+    assert "--lora Fay.gguf" in words
+    assert "PeftModel" not in words
+    assert "Not for commercial use" in words
+    assert done.paths["Fay"].name == "Fay.gguf"
 
 
 def test_gguf_of_an_architecture_that_is_not_known_is_refused(

@@ -23,7 +23,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -39,22 +39,35 @@ VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 HUB_NAME_OF_LOCAL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """The model whose Q8_0 form `local` is, for programs that load Hugging Face models."""
 
-SPEAKER_NOTE = (
+
+class Note(NamedTuple):
+    """What does not hold of an export, in both languages."""
+
+    en: str
+    zh: str
+
+
+SPEAKER_NOTE = Note(
     "This cast was trained in mode speaker: a block works on its speaker's utterances alone. A "
     "plain adapter works on every token, the prompt too, so answers differ from those inside "
-    "Personae. For exact adapters train with --mode full."
+    "Personae. For exact adapters train with --mode full.",
+    "本阵容以 speaker 模式训练：每个块只作用于其说话者的话语。普通适配器作用于所有词元"
+    "（包括提示），因此回答与在 Personae 内不同。若要完全一致的适配器，请以 --mode full 训练。",
 )
-PROFILE_NOTE = (
+PROFILE_NOTE = Note(
     "Nothing was trained for this character: it speaks through the shared block, and its profile "
-    "has to stand in the system message (system.txt)."
+    "has to stand in the system message (system.txt).",
+    "该角色没有经过训练：它通过共享块说话，其人物档案必须写在系统消息里（system.txt）。",
 )
-OWN_NOTE = (
+OWN_NOTE = Note(
     "Only the character's own block, without the shared one that it was trained on top of: this "
-    "is not the whole character."
+    "is not the whole character.",
+    "只含角色自己的块，不含训练时位于其下的共享块：这不是完整的角色。",
 )
-LOCAL_NOTE = (
+LOCAL_NOTE = Note(
     f"Trained on the Q8_0 form of {HUB_NAME_OF_LOCAL}; on the unquantised weights answers differ "
-    "a little."
+    "a little.",
+    f"在 {HUB_NAME_OF_LOCAL} 的 Q8_0 量化权重上训练；在未量化的权重上回答会略有不同。",
 )
 _NON_COMMERCIAL = re.compile(
     r"\bNC\b|non-?\s?commercial|research[- ]only|academic|not for commercial|非商业|禁止商用",
@@ -177,7 +190,7 @@ def export_gguf(
         for name, folder in _places(cast, names, own_only).items():
             adapter = adapter_of(cast, name, own_only=own_only)
             write_gguf_lora(work / f"{folder}.gguf", adapter, heads, name=name)
-            _write_words(cast, name, adapter, work, own_only, before=f"{folder}.")
+            _write_words(cast, name, adapter, work, own_only, gguf=f"{folder}.gguf")
             paths[name] = Path(out) / f"{folder}.gguf"
     return Exported(Path(out), paths, _notes(cast, paths, own_only))
 
@@ -228,7 +241,7 @@ def export_vllm(
         command = ["vllm", "serve", model, *arguments]
         plan = {"command": command, "model": model, "adapters": places, "ranks": ranks}
         write_atomically(work / "serve.json", json.dumps(plan, ensure_ascii=False, indent=1) + "\n")
-        script = " \\\n  ".join(shlex.join([part]) for part in command)
+        script = " \\\n  ".join(_lines(command))
         write_atomically(
             work / "serve.sh",
             '#!/bin/sh\n# Request a character by its name as "model".\nset -e\n'
@@ -236,6 +249,19 @@ def export_vllm(
         )
         (work / "serve.sh").chmod(0o755)
     return Exported(Path(out), paths, _notes(cast, paths, own_only=False))
+
+
+def _lines(command: Sequence[str]) -> list[str]:
+    """A command quoted for the shell, each option with its value."""
+    made: list[str] = []
+    for part in command:
+        quoted = shlex.quote(part)
+        follows = made and made[-1].startswith("--max")
+        if follows and " " not in made[-1]:
+            made[-1] += f" {quoted}"
+        else:
+            made.append(quoted)
+    return [" ".join(made[:3]), *made[3:]]
 
 
 def vllm_rank(rank: int) -> int:
@@ -308,9 +334,9 @@ def _write_peft(cast: Cast, name: str, folder: Path, own_only: bool) -> PlainAda
 
 
 def _write_words(
-    cast: Cast, name: str, adapter: PlainAdapter, folder: Path, own_only: bool, before: str = ""
+    cast: Cast, name: str, adapter: PlainAdapter, folder: Path, own_only: bool, gguf: str = ""
 ) -> None:
-    """README.md and system.txt of a character."""
+    """README.md and system.txt of a character; of a GGUF file with its name before them."""
     from personae.cast.layout import system_text
 
     one = cast.character(name)
@@ -318,11 +344,14 @@ def _write_words(
     known = f"{card.description}\n{card.personality}".strip() if card else ""
     profile = known if one.how == "profile" else ""
     system = system_text(name, written_in(known or name), profile)
+    before = gguf.removesuffix("gguf")
     write_atomically(folder / f"{before}system.txt", system + "\n")
-    write_atomically(folder / f"{before}README.md", _readme(cast, one, adapter, own_only))
+    write_atomically(folder / f"{before}README.md", _readme(cast, one, adapter, own_only, gguf))
 
 
-def _readme(cast: Cast, one: CastCharacter, adapter: PlainAdapter, own_only: bool) -> str:
+def _readme(
+    cast: Cast, one: CastCharacter, adapter: PlainAdapter, own_only: bool, gguf: str
+) -> str:
     used = {one.name: 1.0} if own_only else {b: w for b, w in one.weights.items() if w}
     sources = [
         {"block": block.name, **source.to_dict()}
@@ -341,6 +370,7 @@ def _readme(cast: Cast, one: CastCharacter, adapter: PlainAdapter, own_only: boo
     only = next(iter(licences)) if len(licences) == 1 else None
     text: str = _template().render(
         name=one.name,
+        gguf=gguf,
         how=one.how,
         rank=adapter.rank,
         alpha=adapter.alpha,
@@ -363,7 +393,7 @@ def is_non_commercial(licence: str | None) -> bool:
     return licence is not None and bool(_NON_COMMERCIAL.search(licence.replace("_", "-")))
 
 
-def _notes_of(cast: Cast, one: CastCharacter, own_only: bool) -> list[str]:
+def _notes_of(cast: Cast, one: CastCharacter, own_only: bool) -> list[Note]:
     return [
         note
         for note, holds in (
@@ -382,7 +412,7 @@ def _notes(cast: Cast, paths: Mapping[str, Path], own_only: bool) -> tuple[str, 
     for name in paths:
         one = cast.character(name)
         for note in _notes_of(cast, one, own_only):
-            made.setdefault(note, []).append(name)
+            made.setdefault(note.en, []).append(name)
         used = (name,) if own_only else tuple(b for b, w in one.weights.items() if w)
         data = [s for block in cast.manifest.blocks if block.name in used for s in block.data]
         if any(is_non_commercial(source.licence) for source in data):
@@ -417,6 +447,7 @@ def _template() -> Any:
         undefined=StrictUndefined, trim_blocks=False, keep_trailing_newline=True
     )
     environment.filters["plain"] = _plain
+    environment.filters["code"] = lambda text: " ".join(text.split()).replace("`", "'")
     environment.filters["yaml"] = lambda text: json.dumps(text, ensure_ascii=False)
     source = files("personae.data").joinpath("export/readme.md").read_text("utf-8")
     return environment.from_string(source)
