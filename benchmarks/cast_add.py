@@ -87,7 +87,9 @@ def adding(shape: str, rounds: int) -> None:
 
     step = torch.randint(0, vocabulary, (1, 1))
     logits(stack, step, NAMES[:1])
-    usual, hot, first, full, read, peft = [], [], [], [], [], []
+    *old, joining = (starter(name) for name in EIGHT)
+    router = Router.from_characters({one.name: one for one in old})
+    usual, hot, first, full, read, route, peft = [], [], [], [], [], [], []
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "blocks.safetensors"
         save_file({n: np.concatenate([t, new[n][None]]) for n, t in state.items()}, str(file))
@@ -106,6 +108,7 @@ def adding(shape: str, rounds: int) -> None:
             hot.append(timed(lambda: hot_add(stack, name, new)))  # noqa: B023
             first.append(timed(lambda: logits(stack, step, [name])))  # noqa: B023
             read.append(timed(from_file))
+            route.append(timed(lambda: router.with_role(joining.name, joining)))
             if rival is not None:
                 with warnings.catch_warnings():
                     warnings.simplefilter("ignore")
@@ -124,6 +127,8 @@ def adding(shape: str, rounds: int) -> None:
     show("its first token after (one token's forward pass)", first)
     show("an old character's token, before", usual)
     show("reading the block out of blocks.safetensors", read)
+    show("the router with one more role (the eighth)", route)
+    show("all three", [a + b + c for a, b, c in zip(hot, read, route, strict=True)])
     if peft:
         show("PEFT load_adapter of such a block", peft)
         ratio = statistics.median(peft) / (statistics.median(hot) + statistics.median(read))
@@ -147,7 +152,7 @@ def from_memory_of(slot: dict[str, np.ndarray]) -> np.ndarray:
 
 
 def choosing(rounds: int) -> None:
-    """What an addition costs outside of the model: the router, and a fusion's weights."""
+    """What an addition costs without the model: neighbours, and a fusion's weights."""
     *old, new = (starter(name) for name in EIGHT)
     router = Router.from_characters({one.name: one for one in old})
     manifest = CastManifest(
@@ -169,10 +174,6 @@ def choosing(rounds: int) -> None:
     show(
         "weights of the fusion (no tensor)",
         [timed(lambda: fused_weights(manifest, near)) for _ in range(rounds)],
-    )
-    show(
-        "the router with one more role",
-        [timed(lambda: router.with_role(new.name, new)) for _ in range(rounds)],
     )
 
 
