@@ -91,6 +91,11 @@ def rows_of(
     found: dict[int, Row] = {}
     for name, of_it in encoded.items():
         for one in of_it:
+            if plan.mode == "full" and one.character != name:
+                raise UsageError(
+                    f"a row of {one.character!r} ({one.row}) stands under {name!r}; encode it in "
+                    "mode full, or train in mode speaker"
+                )
             if id(one) in found:
                 continue
             if not len(one.ids) == len(one.supervised) == len(one.speaker):
@@ -99,11 +104,6 @@ def rows_of(
                 raise UsageError(
                     f"a row of {name!r} ({one.row}) has {len(one.ids)} tokens, more than "
                     f"{plan.max_tokens}"
-                )
-            if plan.mode == "full" and one.character != name:
-                raise UsageError(
-                    f"a row of {one.character!r} ({one.row}) stands under {name!r}; encode it in "
-                    "mode full, or train in mode speaker"
                 )
             speakers = one.speaker if plan.mode == "speaker" else (one.character,) * len(one.ids)
             at = [
@@ -196,7 +196,8 @@ class SupervisedLogits:
 
     The output embedding is asked for those positions only: a hook on it drops the others before
     its product, so that whatever the architecture does around it (scales, soft caps) still
-    happens. Whether that gives what the full logits give is checked once, on the first batch.
+    happens. Whether that gives what the full logits give is to be checked once (`check`); until
+    then, and where it does not, they are cut out of the full logits.
     """
 
     def __init__(self, model: Any) -> None:
@@ -205,9 +206,12 @@ class SupervisedLogits:
 
     def __call__(self, batch: Batch) -> Tensor:
         """One forward pass under the weights that are set (`Stack.speaking`)."""
+        return self._few(batch) if self._sparse else self._all(batch)
+
+    def check(self, batch: Batch) -> None:
+        """Find out, once, whether few logits can be had; to be called without dropout."""
         if self._sparse is None:
             self._sparse = self._agree(batch)
-        return self._few(batch) if self._sparse else self._all(batch)
 
     def _forward(self, batch: Batch) -> Tensor:
         logits: Tensor = self._model(
@@ -237,16 +241,24 @@ class SupervisedLogits:
             return False
         if few.shape != full.shape:
             return False
-        return bool((few - full).abs().max() <= 1e-2 * full.abs().max().clamp_min(1e-3))
+        gap = (few - full).abs().max() / full.abs().max().clamp_min(1e-3)
+        exact = next(self._model.parameters()).dtype in {torch.float32, torch.float64}
+        return bool(gap <= (1e-4 if exact else 3e-2))
 
 
 def micro_batches(rows: Sequence[Row], tokens: int) -> Iterator[list[Row]]:
-    """Rows of like length together, at most `tokens` (padding counted) or one row."""
+    """Rows of like length together, at most `tokens` (padding counted) or one row.
+
+    A part that is a quarter full ends before a row that would be a quarter padding.
+    """
     part: list[Row] = []
     for row in sorted(rows, key=lambda row: -len(row.ids)):
-        if part and (len(part) + 1) * len(part[0].ids) > tokens:
-            yield part
-            part = []
+        if part:
+            width = len(part[0].ids)
+            full = (len(part) + 1) * width > tokens
+            if full or (4 * len(part) * width >= tokens and 4 * len(row.ids) < 3 * width):
+                yield part
+                part = []
         part.append(row)
     if part:
         yield part

@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 CHECKPOINT_SECONDS = 60.0
 STATE = "state.json"
 FORMAT = "personae-training/1"
-MAX_TENSORS = 64 * 2**30
 
 
 @dataclass
@@ -180,7 +179,7 @@ class Checkpoint:
         from safetensors import SafetensorError
         from safetensors.torch import load
 
-        raw = read_bytes(path, limit=MAX_TENSORS)
+        raw = read_bytes(path, limit=path.stat().st_size if path.is_file() else 0)
         if hashlib.sha256(raw).hexdigest() != found["sha256"]:
             raise ValueError("its tensors are not those that it names")
         try:

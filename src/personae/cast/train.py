@@ -261,6 +261,10 @@ class _Training:
         self._watcher.begin(stage.name, len(draws))
         for _ in range(state.step):
             self._watcher.step(stage.name)
+        first = next(micro_batches(self.learning[:1], 1))
+        batch = voices.batch(first, tuple(first[0].tokens))
+        with self.stack.speaking(batch.weights):
+            self._logits.check(batch)
         try:
             if due(state.step):  # of the beginning, or one that an interruption came before
                 self._check(stage, voices)
@@ -310,10 +314,16 @@ class _Training:
             slot: rate(stage.lr, state.done[slot], length[slot], self.plan) for slot in teachers
         }
         self.now.optimiser.zero_grad()
-        rows = [self.learning[n] for n in draw.rows]
+        rows = [row for n in draw.rows if taught.keys() & (row := self.learning[n]).tokens.keys()]
         with self._noise(stage, step):
             losses, real, padded = self._losses(rows, tuple(taught), voices, learn=True)
-        _finite(losses, "loss", step, stage)
+        if not _finite(losses):
+            # In one batch a broken block can break others' losses: name those broken by themselves.
+            own = {
+                c: self._losses([r for r in rows if c in r.tokens], (c,), voices, learn=False)[0][c]
+                for c in taught
+            }
+            raise _broken(losses if _finite(own) else own, "loss", step, stage)
         self._whole = False
         norms = self.now.optimiser.step(
             {stack.index(slot): rate for slot, rate in rates.items()},
@@ -361,7 +371,8 @@ class _Training:
             return
         rows = [row for row in self.watched if any(c in row.tokens for c in characters)]
         losses, _, _ = self._losses(rows, characters, voices, learn=False)
-        _finite(losses, "development loss", state.step, stage)
+        if not _finite(losses):
+            raise _broken(losses, "development loss", state.step, stage)
         self._whole = False
         state.unchecked = []
         epochs = {r.character: r.epoch for r in state.history if r.stage == stage.name}
@@ -461,13 +472,18 @@ _MEND = (
 )
 
 
-def _finite(losses: Mapping[str, tuple[float, int]], what: str, step: int, stage: Stage) -> None:
-    for character, (loss, _) in losses.items():
-        if not math.isfinite(loss):
-            raise UsageError(
-                f"the {what} of {character!r} is not a finite number at step {step} of stage "
-                f"{stage.name!r}; {_MEND}"
-            )
+def _finite(losses: Mapping[str, tuple[float, int]]) -> bool:
+    return all(math.isfinite(loss) for loss, _ in losses.values())
+
+
+def _broken(
+    losses: Mapping[str, tuple[float, int]], what: str, step: int, stage: Stage
+) -> UsageError:
+    names = [repr(c) for c, (loss, _) in losses.items() if not math.isfinite(loss)]
+    return UsageError(
+        f"the {what} of {', '.join(names)} is not a finite number at step {step} of stage "
+        f"{stage.name!r}; {_MEND}"
+    )
 
 
 def _block(
