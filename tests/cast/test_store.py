@@ -374,6 +374,19 @@ def test_other_files_in_the_directory_are_left_alone(cast_dir: Path) -> None:
     assert not list((cast_dir / "cards").glob("*.json")), "cards of the cast before"
 
 
+def test_a_cast_whose_files_cannot_get_to_their_places_is_read_all_the_same(
+    cast_dir: Path,
+) -> None:
+    (cast_dir / "router.json").unlink()
+    (cast_dir / "router.json").mkdir()
+
+    assert write_cast(cast_dir, **fields(seed=8)).manifest.seed == 8
+    assert (cast_dir / ".commit").is_dir()
+    (cast_dir / "router.json").rmdir()
+    assert write_cast(cast_dir, **fields(seed=9)).manifest.seed == 9
+    assert not (cast_dir / ".commit").exists()
+
+
 def test_two_who_add_to_one_cast_do_not_lose_each_others_work(cast_dir: Path) -> None:
     read = read_cast(cast_dir).manifest
     write_cast(cast_dir, **fields(seed=8), onto=read)

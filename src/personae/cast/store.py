@@ -512,7 +512,8 @@ def _staged(path: Path) -> Iterator[Path]:
                 yield work
                 _sync(work)
                 work.rename(path / COMMIT)  # from here on it is the new cast
-                _finish(path)
+                with contextlib.suppress(OSError):  # it is read where it is; the next writer may
+                    _finish(path)
             finally:
                 shutil.rmtree(work, ignore_errors=True)
     except OSError as error:
