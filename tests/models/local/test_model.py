@@ -105,6 +105,40 @@ async def test_stop_words_and_the_token_limit_end_the_reply(model: LocalModel) -
     assert "4" not in stopped.text
 
 
+async def test_the_pieces_of_a_streamed_reply_are_the_reply(model: LocalModel) -> None:
+    call = ask("Tell me of 老虎.", sampling=Sampling(temperature=0, max_tokens=24))
+    pieces: list[str] = []
+    streamed = await model.stream(call, pieces.append)
+    assert len(pieces) > 3
+    assert "".join(pieces) == streamed.text == (await model.complete(call)).text
+    assert (streamed.finish, streamed.usage.tokens_out) == ("length", 24)
+
+
+async def test_a_streamed_reply_that_nobody_waits_for_gives_its_place_to_the_next(
+    model: LocalModel,
+) -> None:
+    long = Sampling(temperature=0, max_tokens=3500)
+    heard = asyncio.Event()
+    tasks = [
+        asyncio.create_task(
+            model.stream(ask(f"Count up from {n}", sampling=long), lambda _piece: heard.set())
+        )
+        for n in range(12)  # more than there are slots
+    ]
+    await heard.wait()
+    for task in tasks:
+        task.cancel()
+    outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+    assert all(isinstance(one, asyncio.CancelledError) for one in outcomes)
+    short = ask("Hello", sampling=Sampling(max_tokens=2))
+    assert (await model.stream(short, lambda _piece: None)).ok
+
+
+async def test_a_streamed_prompt_beyond_the_context_fails_too(model: LocalModel) -> None:
+    with pytest.raises(ContextLengthError):
+        await model.stream(ask("word " * 6000), lambda _piece: None)
+
+
 async def test_replies_under_a_schema_finish_and_keep_it(model: LocalModel) -> None:
     replies = await asyncio.gather(
         *[

@@ -19,7 +19,9 @@ import subprocess
 import sys
 import threading
 import weakref
+from collections.abc import Callable
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import IO, Any
 
@@ -68,8 +70,13 @@ class Child:
         self._crashes = 0
         self._closed = False
 
-    async def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    async def ask(
+        self, request: dict[str, Any], heard: Callable[[str], None] | None = None
+    ) -> dict[str, Any]:
         """Have one request answered.
+
+        Args:
+            heard: is told the pieces of a request with `stream`, in the caller's event loop.
 
         Raises:
             InputError: the engine cannot load the weights.
@@ -84,7 +91,9 @@ class Child:
                 path=self._path,
                 mend="Check that the file is whole and of a kind that llama.cpp knows.",
             ) from None
-        number, answer = run.send(request)
+        loop = asyncio.get_running_loop()
+        tell = None if heard is None else partial(_from_thread, loop, heard)
+        number, answer = run.send(request, tell)
         try:
             reply = await asyncio.wrap_future(answer)
         except asyncio.CancelledError:
@@ -133,6 +142,11 @@ class Child:
         return ServerError(f"the engine process ended: {died}")
 
 
+def _from_thread(loop: asyncio.AbstractEventLoop, heard: Callable[[str], None], piece: str) -> None:
+    with contextlib.suppress(RuntimeError):  # the loop has ended: nobody listens
+        loop.call_soon_threadsafe(heard, piece)
+
+
 class _DiedError(Exception):
     """The process ended before it answered."""
 
@@ -156,6 +170,7 @@ class _Run:
         self.ready: Future[dict[str, Any]] = Future()
         self.over = False
         self._waiting: dict[int, Future[dict[str, Any]]] = {}
+        self._hearing: dict[int, Callable[[str], object]] = {}
         self._lock = threading.Lock()
         self._next = 0
         self._outbox: queue.SimpleQueue[bytes | None] = queue.SimpleQueue()
@@ -172,7 +187,9 @@ class _Run:
             thread.start()
         self._threads.append(reader)
 
-    def send(self, request: dict[str, Any]) -> tuple[int, Future[dict[str, Any]]]:
+    def send(
+        self, request: dict[str, Any], heard: Callable[[str], object] | None = None
+    ) -> tuple[int, Future[dict[str, Any]]]:
         answer: Future[dict[str, Any]] = Future()
         with self._lock:
             self._next += 1
@@ -181,12 +198,15 @@ class _Run:
                 answer.set_exception(_DiedError("before the request was sent"))
                 return number, answer
             self._waiting[number] = answer
+            if heard is not None:
+                self._hearing[number] = heard
         self._outbox.put(json.dumps({"id": number, **request}).encode() + b"\n")
         return number, answer
 
     def cancel(self, number: int) -> None:
         with self._lock:
             self._waiting.pop(number, None)
+            self._hearing.pop(number, None)
         self._outbox.put(json.dumps({"cancel": number}).encode() + b"\n")
 
     def end(self) -> None:
@@ -221,8 +241,15 @@ class _Run:
                 if "ready" in message:
                     self.ready.set_result(message["ready"])
                     continue
+                if "piece" in message:
+                    with self._lock:
+                        heard = self._hearing.get(message["id"])
+                    if heard is not None:
+                        heard(message["piece"])
+                    continue
                 with self._lock:
                     answer = self._waiting.pop(message["id"], None)
+                    self._hearing.pop(message["id"], None)
                 if answer is not None and answer.set_running_or_notify_cancel():
                     answer.set_result(message)
         code = self._process.wait()

@@ -7,7 +7,7 @@ import importlib.util
 import os
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,6 +102,19 @@ class LocalModel:
         """
         return await self._complete(call, {})
 
+    async def stream(self, call: Call, heard: Callable[[str], None]) -> Reply:
+        """The same, and each piece of the text as it comes.
+
+        Cancelled, it ends with the next token; nothing goes on behind it.
+
+        Args:
+            heard: is told the pieces, none of which splits a character.
+
+        Raises:
+            UnsupportedError: the call wants log-probabilities, or is no `generate`.
+        """
+        return await self._complete(call, {}, heard)
+
     def adapted(self, scales: Mapping[Path, float]) -> AdaptedModel:
         """The same engine speaking through LoRA adapters, each with its scale.
 
@@ -116,8 +129,15 @@ class LocalModel:
             raise UsageError(f"adapters unknown to this model: {', '.join(strangers)}")
         return AdaptedModel(self, dict(scales))
 
-    async def _complete(self, call: Call, scales: Mapping[Path, float]) -> Reply:
+    async def _complete(
+        self,
+        call: Call,
+        scales: Mapping[Path, float],
+        heard: Callable[[str], None] | None = None,
+    ) -> Reply:
         began = time.monotonic()
+        if heard is not None and (call.kind != "generate" or call.sampling.logprobs):
+            raise UnsupportedError("only text comes piece by piece, without log-probabilities")
         path, header = await self._load()
         messages, notes = [], set()
         for message in call.messages:
@@ -128,7 +148,7 @@ class LocalModel:
         if call.kind == "score":
             reply = await self._score(path, header, messages, scales)
         else:
-            reply = await self._generate(path, header, call, messages, scales)
+            reply = await self._generate(path, header, call, messages, scales, heard)
         return reply.model_copy(
             update={
                 "seconds": time.monotonic() - began,
@@ -166,6 +186,7 @@ class LocalModel:
         call: Call,
         messages: list[dict[str, str]],
         scales: Mapping[Path, float],
+        heard: Callable[[str], None] | None,
     ) -> Reply:
         sampling = call.sampling
         max_tokens = sampling.max_tokens or MAX_TOKENS
@@ -185,8 +206,8 @@ class LocalModel:
         if call.reply_schema is not None:
             body["grammar"] = grammar(call, max_tokens, header.vocabulary)
         lora = {str(self._adapters.index(p)): scale for p, scale in scales.items()}
-        found = await self._sampler(path, header).ask({"body": body, "lora": lora})
-        return _as_reply(found)
+        request = {"body": body, "lora": lora, "stream": heard is not None}
+        return _as_reply(await self._sampler(path, header).ask(request, heard))
 
     async def _score(
         self,
@@ -254,6 +275,10 @@ class AdaptedModel:
     async def complete(self, call: Call) -> Reply:
         """Answer one call; raises what `LocalModel.complete` raises."""
         return await self._model._complete(call, self._scales)
+
+    async def stream(self, call: Call, heard: Callable[[str], None]) -> Reply:
+        """Answer one call piece by piece; see `LocalModel.stream`."""
+        return await self._model._complete(call, self._scales, heard)
 
     async def close(self) -> None:
         """The engine belongs to the `LocalModel`."""

@@ -56,6 +56,8 @@ class Sampler:
         self._lanes: Lanes[int] = Lanes(config["slots"])
         self._gathering = False
         self._asked: dict[int, tuple[dict[str, Any], Answer]] = {}
+        self._streaming: set[int] = set()
+        self._unwanted: set[int] = set()
         self.info = {"slots": config["slots"], "context": config["context"]}
 
     def submit(self, request: dict[str, Any], answer: Answer) -> None:
@@ -83,10 +85,15 @@ class Sampler:
             self._start()
 
     def cancel(self, number: int) -> None:
-        """Drop a request that has not begun; one under way runs to its bounded end."""
+        """Drop a request that has not begun; under way, one that streams ends with its next token.
+
+        Any other runs to its bounded end.
+        """
         with self._lock:
             if self._lanes.drop(number):
                 del self._asked[number]
+            elif number in self._streaming:
+                self._unwanted.add(number)
 
     def _start(self) -> None:
         for slot, waiting in self._lanes.assign():
@@ -96,7 +103,7 @@ class Sampler:
     def _answer(self, slot: int, request: dict[str, Any], answer: Answer) -> None:
         written = None
         try:
-            found = self._generate(slot, request)
+            found = self._generate(slot, request, answer)
             written = found["usage"]["completion_tokens"]
             told = {"ok": found}
         except RequestError as error:
@@ -108,7 +115,7 @@ class Sampler:
             self._start()
         answer(told)
 
-    def _generate(self, slot: int, request: dict[str, Any]) -> dict[str, Any]:
+    def _generate(self, slot: int, request: dict[str, Any], answer: Answer) -> dict[str, Any]:
         body = {**request["body"], "id_slot": slot}
         if self._adapters:
             scales = dict.fromkeys(range(self._adapters), 0.0) | {
@@ -116,16 +123,73 @@ class Sampler:
             }
             body["lora"] = [{"id": n, "scale": s} for n, s in scales.items()]
         try:
+            if request.get("stream"):
+                return self._stream(request["id"], body, answer)
             reply = self._server.handle_chat_completions(body)
         except ValueError as error:
             raise RequestError("bad_request", str(error)) from None
-        found: dict[str, Any] = reply if isinstance(reply, dict) else json.loads(reply)
-        if "error" in found:
-            fault = found["error"]
-            kind = "server"
-            if fault.get("type") == "exceed_context_size_error":
-                kind = "context_length"
-            elif fault.get("code", 500) < 500:
-                kind = "bad_request"
-            raise RequestError(kind, str(fault.get("message", fault)))
-        return found
+        return _sound(reply)
+
+    def _stream(self, number: int, body: dict[str, Any], answer: Answer) -> dict[str, Any]:
+        """The same piece by piece; what they add up to, as if it had come at once."""
+        text: list[str] = []
+        last: dict[str, Any] = {"finish_reason": None}
+        usage: dict[str, Any] = {}
+        faults: list[RequestError] = []
+
+        def hear(chunk: Any) -> bool:
+            """Whether to stop; an exception would be lost in the engine."""
+            try:
+                for one in chunk if isinstance(chunk, list) else [chunk]:
+                    found = _sound(one)
+                    usage.update(found.get("usage") or {})
+                    for choice in found.get("choices", ()):
+                        last["finish_reason"] = choice["finish_reason"] or last["finish_reason"]
+                        if piece := choice["delta"].get("content"):
+                            text.append(piece)
+                            answer({"piece": piece})
+            except RequestError as error:
+                faults.append(error)
+            except Exception as error:  # noqa: BLE001  its caller must hear of it
+                faults.append(RequestError("server", f"{type(error).__name__}: {error}"))
+            with self._lock:
+                return bool(faults) or number in self._unwanted
+
+        with self._lock:
+            self._streaming.add(number)
+        try:
+            options = {"stream": True, "stream_options": {"include_usage": True}}
+            self._server.handle_chat_completions({**body, **options}, hear)
+        finally:
+            with self._lock:
+                self._streaming.discard(number)
+                unwanted = number in self._unwanted
+                self._unwanted.discard(number)
+        if faults:
+            raise faults[0]
+        if unwanted:
+            raise RequestError("server", "nobody waited for it any more")
+        if not usage:
+            raise RequestError("server", "the engine broke off")
+        return {
+            "choices": [{"message": {"content": "".join(text)}, **last}],
+            "usage": usage,
+        }
+
+
+def _sound(reply: Any) -> dict[str, Any]:
+    """What the engine answered.
+
+    Raises:
+        RequestError: it was an error.
+    """
+    found: dict[str, Any] = reply if isinstance(reply, dict) else json.loads(reply)
+    if "error" in found:
+        fault = found["error"]
+        kind = "server"
+        if fault.get("type") == "exceed_context_size_error":
+            kind = "context_length"
+        elif fault.get("code", 500) < 500:
+            kind = "bad_request"
+        raise RequestError(kind, str(fault.get("message", fault)))
+    return found

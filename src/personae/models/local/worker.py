@@ -31,7 +31,10 @@ class Engine(Protocol):
     info: dict[str, Any]
 
     def submit(self, request: dict[str, Any], answer: Callable[[dict[str, Any]], None]) -> None:
-        """Take one request; call `answer` once, from any thread."""
+        """Take one request; call `answer` once, from any thread.
+
+        A request with `stream` is answered by any number of `{"piece": text}` before.
+        """
 
     def cancel(self, number: int) -> None:
         """Nobody waits for this request any more."""
