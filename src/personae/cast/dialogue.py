@@ -13,6 +13,7 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from personae.cast.forgetting import profile_text as card_profile
 from personae.cast.layout import (
     Layout,
     Tokens,
@@ -36,18 +37,21 @@ def profile_text(cast: Cast, name: str) -> str:
     card = cast.cards.get(name)
     if card is None or cast.character(name).how != "profile":
         return ""
-    return f"{card.description}\n{card.personality}".strip()
+    return card_profile(card)
 
 
 def own_system(cast: Cast, name: str, language: Language) -> str:
     """The system message under which a character of this cast was trained.
 
+    One that lives by its profile has that in mode `speaker` too: nothing else knows of it.
+
     Raises:
         UsageError: the cast has no such character.
     """
-    if cast.manifest.mode == "speaker":
+    profile = profile_text(cast, name)
+    if cast.manifest.mode == "speaker" and not profile:
         return scene_system_text(language)
-    return system_text(name, language, profile_text(cast, name))
+    return system_text(name, language, profile)
 
 
 def with_system(cast: Cast, name: str, messages: Sequence[Message]) -> tuple[Message, ...]:
