@@ -63,7 +63,7 @@ class Protocol:
     samples: int = 8
     evaluations: int = 40
     max_tokens: int = 1536
-    micro_tokens: int = 8192
+    micro_tokens: int = 4096
     precision: Literal["float32", "tf32", "bfloat16"] = "tf32"
 
     def to_dict(self) -> dict[str, Any]:
