@@ -530,6 +530,7 @@ def _write(
         seed=manifest.seed,
         router=cast.router.with_role(name, card, (name, *aliases)),
         gate=gate,
+        onto=manifest,
     )
 
 
