@@ -337,11 +337,12 @@ def _write_words(
     cast: Cast, name: str, adapter: PlainAdapter, folder: Path, own_only: bool, gguf: str = ""
 ) -> None:
     """README.md and system.txt of a character; of a GGUF file with its name before them."""
+    from personae.cast.forgetting import profile_text
     from personae.cast.layout import system_text
 
     one = cast.character(name)
     card = cast.cards.get(name)
-    known = f"{card.description}\n{card.personality}".strip() if card else ""
+    known = profile_text(card) if card else ""
     profile = known if one.how == "profile" else ""
     system = system_text(name, written_in(known or name), profile)
     before = gguf.removesuffix("gguf")
