@@ -49,7 +49,9 @@ if TYPE_CHECKING:
     from personae.cast.store import Cast
 
 DESCRIBED = 12
-"""Sentences of each old card's description that are routed."""
+"""Sentences of each old card's description that are routed; of large casts fewer."""
+DESCRIBED_IN_ALL = 480
+_SENTENCE_CHARS = 400
 _PROBE_TOKENS = 4_096
 
 
@@ -295,9 +297,10 @@ def _by_name(cast: Cast) -> Iterator[_Asked]:
 
 
 def _described(cast: Cast) -> Iterator[_Asked]:
+    each = max(1, min(DESCRIBED, DESCRIBED_IN_ALL // max(1, len(cast.cards))))
     for name, card in cast.cards.items():
-        for sentence in sentences(card.description)[:DESCRIBED]:
-            yield _Asked(sentence, "profile", language_of(card), name)
+        for sentence in sentences(card.description)[:each]:
+            yield _Asked(sentence[:_SENTENCE_CHARS], "profile", language_of(card), name)
 
 
 def _shipped(cast: Cast) -> Iterator[_Asked]:
