@@ -13,6 +13,7 @@ import re
 from pathlib import Path
 from typing import Any
 
+from personae.cast.rows import Refused
 from personae.characters.summary import CardSummary, Conversion, LintReport
 from personae.interview.benchmark_file import FORMAT
 from personae.interview.export import COLUMNS
@@ -33,6 +34,7 @@ from personae.records import (
     Agreement,
     Audit,
     Benchmark,
+    CastRow,
     Manifest,
     ModelScores,
     PairedDifference,
@@ -46,7 +48,13 @@ from personae.records import (
     Shortfall,
     Task,
 )
-from personae.records.cast_scores import CastScores, DialogueScore, KeptMethods, SwitchScore
+from personae.records.cast_scores import (
+    CastScores,
+    DialogueScore,
+    KeptMethods,
+    LiftScore,
+    SwitchScore,
+)
 from personae.reports.data import CallCounts, Cost, FailureCount, UsageLine
 from personae.world.cast import CardInPlay
 from personae.world.writing import Attempt, ComparedScene
@@ -459,10 +467,10 @@ def _audit_document() -> Schema:
 
 def _cast_results() -> Schema:
     return {
-        "description": "What one character says in one held-out dialogue, or its first line after "
-        "another character's, under one method and seed.",
-        "oneOf": [_ref(DialogueScore), _ref(SwitchScore)],
-        "$defs": _records(DialogueScore, SwitchScore),
+        "description": "What one character says in one held-out dialogue, its first line after "
+        "another character's, or its own answer, under one method and seed.",
+        "oneOf": [_ref(DialogueScore), _ref(SwitchScore), _ref(LiftScore)],
+        "$defs": _records(DialogueScore, SwitchScore, LiftScore),
     }
 
 
@@ -535,6 +543,8 @@ def schemas() -> dict[str, Schema]:
             _open(_of(CastScores)),
         ),
         "cast_results": ("A line of results.jsonl of a cast's evaluation", _cast_results()),
+        "cast_rows": ("A line of rows.jsonl: a dialogue that a cast learns from", _of(CastRow)),
+        "cast_refused": ("A line of refused.jsonl: what of the data is not learnt", _of(Refused)),
         "cast_baselines": ("baselines.json of a cast or of its evaluation", _of(KeptMethods)),
         "play": ("The document of `personae play --json`", _play_document()),
         "rate": ("The document of `personae rate --json`", _rate_document()),
