@@ -19,7 +19,7 @@ from personae.cast_stage import train_cast
 from personae.errors import InputError, UsageError
 from personae.records import Character
 from personae.records.cast import CastRow, CastTurn
-from personae.records.cast_scores import CastScores, DialogueScore
+from personae.records.cast_scores import CastScores, DialogueScore, LiftScore
 from personae.session import read_manifest
 from tests.cast.conftest import write_tiny_model
 
@@ -27,7 +27,7 @@ torch.set_num_threads(1)
 
 VOICES = {"Ada Byron": "engine numbers weave ", "Bob": "fish sea boat "}
 PLAN = TrainPlan(
-    rank=2, alpha=4.0, epochs=6, lr=2e-2, shared_lr=2e-2, warmup=0, max_tokens=512, targets="q_proj"
+    rank=2, alpha=4.0, epochs=6, lr=2e-2, shared_lr=2e-2, warmup=0, max_tokens=512
 )
 
 
@@ -97,7 +97,7 @@ def test_a_cast_is_scored_beside_its_base(made: Path, base: LoadedBase, tmp_path
     assert cast.measures["nll"].mean < alone.measures["nll"].mean - 0.1  # type: ignore[operator]  # both are there
     assert cast.measures["margin"].mean > 0.05  # type: ignore[operator]  # as above
     assert alone.measures["margin"].reason == "cannot_tell"
-    assert (cast.parameters, cast.active, alone.parameters) == (3 * 512, 2 * 512, 0)  # 2 layers
+    assert (cast.parameters, cast.active, alone.parameters) == (3 * 2 * 2048, 2 * 2 * 2048, 0)
     (difference,) = [d for d in scores.differences if d.metric == "nll"]
     assert (difference.method, difference.other, difference.seeds) == ("cast", "base", ())
     assert scores.consumption == ()  # nothing to compare
@@ -151,6 +151,22 @@ def test_baselines_are_trained_once_a_seed_and_compared_seed_by_seed(
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert again.lines == found.lines
     assert again.scores == found.scores
+
+
+def test_the_answers_of_cast_and_base_are_lifted_where_that_is_asked_for(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    args = (made / "cast", [made / "held.jsonl"], tmp_path / "run")
+    assert evaluate_cast(*args, base=base).scores.methods[0].measures["lift"].reason == "not_run"
+    found = evaluate_cast(*args, base=base, lift=True)
+    lines = [line for line in found.lines if isinstance(line, LiftScore)]
+    assert [line.method for line in lines].count("cast") == 8
+    assert {line.question for line in lines} >= {"What is it, 1?", "Ada?"}
+    lift = found.scores.methods[0].measures["lift"]
+    there = [line.lift for line in lines if line.method == "cast" and line.lift is not None]
+    assert lift.n == len(there)
+    assert lift.missing == 1 - len(there) / 8
+    assert evaluate_cast(*args, base=base, lift=True).lines == found.lines  # not asked again
 
 
 def test_what_the_cast_keeps_is_not_trained_again(

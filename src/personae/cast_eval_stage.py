@@ -40,6 +40,7 @@ from personae.records.cast_scores import (
     DialogueScore,
     HeldOut,
     KeptMethod,
+    LiftScore,
     MethodName,
 )
 from personae.records.files import read_json, write_atomically
@@ -81,6 +82,7 @@ def evaluate_cast(
     *,
     baselines: bool = False,
     seeds: int | None = None,
+    lift: bool = False,
     language: Language = "en",
     max_tokens: int = MAX_TOKENS,
     batch_tokens: int | None = None,
@@ -101,6 +103,8 @@ def evaluate_cast(
         out: a run's folder; made where it is not there.
         seeds: train each method (the cast's own among them) with seeds 0 to N - 1, so that
             intervals cover what training varies by; None: once, with the cast's seed.
+        lift: also have the cast and its base answer the held-out questions, and give the answers'
+            persona lift (`cast.lifted`).
         language: of the report.
         max_tokens: longer dialogues lose turns from their front.
         base: the cast's, where it is loaded already.
@@ -137,7 +141,7 @@ def evaluate_cast(
     write_atomically(out / REFUSED, (one.to_json() + "\n" for one in refused))
     loaded = base or load_base(found.manifest.base.id, dtype=dtype, device=device)
     session = _Session(found, rows, loaded, max_tokens, batch_tokens, watcher or NoWatcher(), run)
-    session.given()
+    session.given(lift=lift)
     if baselines and training is not None:
         session.prompts()
         wanted = [found.manifest.seed] if seeds is None else list(range(seeds))
@@ -257,6 +261,9 @@ class _Run:
     def has(self, method: MethodName, seed: int | None) -> bool:
         return any((line.method, line.seed) == (method, seed) for line in self.lines)
 
+    def has_lift(self) -> bool:
+        return any(isinstance(line, LiftScore) for line in self.lines)
+
     def take(self, made: MethodLines, method: MethodName) -> None:
         """Keep one method; what is written is whole, so that a kill costs this one at most."""
         self.lines += made.lines
@@ -307,7 +314,7 @@ class _Session:
         self._files: dict[str, int] = {}
         self._numbers: dict[MethodName, tuple[int, int] | None] = {"base": (0, 0)}
 
-    def given(self) -> None:
+    def given(self, *, lift: bool) -> None:
         """The base alone, and the cast as it is."""
         from personae.cast.heldout import Blocks
         from personae.cast.store import attach
@@ -326,8 +333,19 @@ class _Session:
             self._numbers["cast"] = (every, every // len(stack.slots) * busy)
             if not self.run.has("cast", None):
                 self._score(stack, way, "cast", None)
+            if lift and not self.run.has_lift():
+                self._lift(stack)
         finally:
             stack.detach()
+
+    def _lift(self, stack: StackedLoRA) -> None:
+        from personae.cast.evaluate import MethodLines
+        from personae.cast.lifted import lift_lines
+
+        self._watcher.begin("lift", 1)
+        lines = lift_lines(self.base, stack, self.cast, self.units, self._layout)
+        self._watcher.step("lift")
+        self.run.take(MethodLines(lines, 0.0, 0), "cast")
 
     def prompts(self) -> None:
         """The profile in the prompt, whole and in pieces."""

@@ -122,7 +122,7 @@ def test_another_recipe_is_not_taken_for_the_one_that_was_trained(
     ):
         found: Any = open_method(base, method, given, plan, tmp_path)  # type: ignore[arg-type]  # names of methods
         assert found is None
-    memory = replace(PLAN, micro_tokens=64)  # changes no result
+    memory = replace(PLAN, micro_tokens=64, epochs=2.0)  # changes no result
     found = open_method(base, "one_shared", rows(), memory, tmp_path)
     assert found is not None
     found.stack.detach()

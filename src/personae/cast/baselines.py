@@ -268,7 +268,8 @@ def recipe_hash(
         [s.name, {n: dict(w) for n, w in s.weights.items()}, list(s.trains), s.lr, s.share]
         for s in recipe.stages
     ]
-    plan = {name: value for name, value in asdict(recipe.plan).items() if name != "micro_tokens"}
+    given = asdict(TypeAdapter(TrainPlan).validate_python(asdict(recipe.plan)))  # 3 epochs are 3.0
+    plan = {name: value for name, value in given.items() if name != "micro_tokens"}
     rows = hashlib.sha256()
     for name, of_it in encoded.items():
         rows.update(f"{name}\0{len(of_it)}\0".encode())

@@ -382,6 +382,12 @@ def _asked(row: CastRow, at: int) -> str:
     return "\n".join(reversed(said))
 
 
+def asked_before(row: CastRow, name: str) -> str:
+    """What was said before a character's first line; "" where it speaks first."""
+    first = next(n for n, turn in enumerate(row.turns) if turn.speaker == name)
+    return _asked(row, first)
+
+
 def _last(encoded: Encoded) -> Encoded:
     """The row with its last answer alone to be predicted."""
     end = max(n for n, wanted in enumerate(encoded.supervised) if wanted)

@@ -15,6 +15,7 @@ from personae.errors import InputError
 from personae.judging.statistics import crossed_bootstrap
 from personae.records.cast_scores import (
     DialogueScore,
+    LiftScore,
     Measure,
     MethodDifference,
     MethodName,
@@ -25,7 +26,7 @@ from personae.records.cast_scores import (
 )
 from personae.records.files import read_jsonl, write_atomically
 
-Line: TypeAlias = DialogueScore | SwitchScore
+Line: TypeAlias = DialogueScore | SwitchScore | LiftScore
 _Key: TypeAlias = tuple[str, int, str, int]
 """Source, row, character, turn. What comes from one source is one dialogue, whoever saw it."""
 _Table: TypeAlias = dict[int | None, dict[_Key, float | None]]
@@ -34,7 +35,14 @@ METHODS: tuple[MethodName, ...] = get_args(MethodName)
 METRICS: tuple[MetricName, ...] = get_args(MetricName)
 DIALOGUE_METRICS: tuple[MetricName, ...] = ("nll", "margin", "identified", "identified_unnamed")
 SWITCH_METRICS: tuple[MetricName, ...] = ("switch_cost", "switch_leak")
-COMPARED: tuple[MetricName, ...] = ("nll", "margin", "identified", "switch_cost", "switch_leak")
+COMPARED: tuple[MetricName, ...] = (
+    "nll",
+    "margin",
+    "identified",
+    "switch_cost",
+    "switch_leak",
+    "lift",
+)
 
 TIE = 1e-4
 """Nats a token below which two fits are the same: what the order of a batch may change."""
@@ -57,13 +65,17 @@ def read_lines(path: Path) -> tuple[Line, ...]:
     Raises:
         InputError: names the line that is no score.
     """
-    kinds: dict[str, type[Line]] = {"dialogue": DialogueScore, "switch": SwitchScore}
+    kinds: dict[str, type[Line]] = {
+        "dialogue": DialogueScore,
+        "switch": SwitchScore,
+        "lift": LiftScore,
+    }
     found: list[Line] = []
     for number, value in read_jsonl(path):
         kind: Any = value.get("kind")
         if kind not in kinds:
             raise InputError(
-                "neither the score of a dialogue nor that of a switch",
+                "not the score of a dialogue, of a switch or of an answer",
                 path=path,
                 place=f"line {number}",
                 mend="Give the run of a `personae cast eval`",
@@ -204,6 +216,10 @@ def _table(lines: Sequence[Line], metric: MetricName) -> _Table:
             if value is None or (metric == "identified_unnamed" and line.named):
                 continue
             table.setdefault(line.seed, {})[line.source, line.row, line.character, 0] = value(line)
+        elif isinstance(line, LiftScore):
+            if metric == "lift":
+                key = (line.source, line.row, line.character, 0)
+                table.setdefault(line.seed, {})[key] = line.lift
         elif (of_switch := _OF_SWITCHES.get(metric)) is not None:
             key = (line.source, line.row, line.character, line.turn)
             table.setdefault(line.seed, {})[key] = of_switch(line)
@@ -213,7 +229,7 @@ def _table(lines: Sequence[Line], metric: MetricName) -> _Table:
 def _why_not(
     lines: Sequence[Line], metric: MetricName, names: Sequence[str], table: _Table
 ) -> Why | None:
-    if metric == "lift":
+    if metric == "lift" and not any(table.values()):
         return "not_run"
     needs_others = metric in {"margin", "identified", "identified_unnamed", "switch_leak"}
     if needs_others and len(names) < 2:
@@ -222,7 +238,7 @@ def _why_not(
         return "no_units"
     if any(value is not None for row in table.values() for value in row.values()):
         return None
-    wanted = SwitchScore if metric in SWITCH_METRICS else DialogueScore
+    wanted: type[Line] = SwitchScore if metric in SWITCH_METRICS else DialogueScore
     scored = any(isinstance(line, wanted) and line.failure is None for line in lines)
     return "cannot_tell" if needs_others and scored else "none_scored"
 

@@ -58,6 +58,30 @@ def others(persona: Persona, cast: Sequence[Persona]) -> list[Persona]:
     return rest[:MOST_OTHERS]
 
 
+def contexts_of(
+    persona: Persona, cast: Sequence[Persona], question: str, language: Language
+) -> list[tuple[Message, ...]]:
+    """What an answer is scored after: the persona, then what it is held against.
+
+    The latter are a generic assistant and other characters (`others`).
+    """
+    contexts = [render("answer", language, persona=persona.description, question=question)]
+    generic = render("generic_system", language)
+    user = next(m for m in contexts[0] if m.role == "user")
+    contexts.append((*generic, user))
+    contexts += [
+        render("answer", language, persona=other.description, question=question)
+        for other in others(persona, cast)
+    ]
+    return contexts
+
+
+def lift_of(means: Sequence[float]) -> float:
+    """The lift from the mean log-probabilities after each of `contexts_of`, in nats a token."""
+    own, *baselines = means
+    return own - sum(baselines) / len(baselines)
+
+
 async def persona_lift(
     model: Model,
     judge: str,
@@ -75,14 +99,7 @@ async def persona_lift(
         judge: `lift:MODEL`; MODEL must return the log-probabilities of given text.
         cast: the characters of the benchmark, this one included.
     """
-    contexts = [render("answer", language, persona=persona.description, question=question.text)]
-    generic = render("generic_system", language)
-    user = next(m for m in contexts[0] if m.role == "user")
-    contexts.append((*generic, user))
-    contexts += [
-        render("answer", language, persona=other.description, question=question.text)
-        for other in others(persona, cast)
-    ]
+    contexts = contexts_of(persona, cast, question.text, language)
 
     async def score(index: int, context: tuple[Message, ...]) -> tuple[float | None, str]:
         reply = await model.ask(
@@ -105,5 +122,4 @@ async def persona_lift(
     for mean, cause in scored:
         if mean is None:
             return None, Failure(cause=cause, detail="the log-probabilities could not be had")
-    own, *baselines = [mean for mean, _ in scored if mean is not None]
-    return own - sum(baselines) / len(baselines), None
+    return lift_of([mean for mean, _ in scored if mean is not None]), None

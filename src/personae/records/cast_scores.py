@@ -117,6 +117,34 @@ class SwitchScore(Record):
         return self
 
 
+class LiftScore(Record):
+    """One line of results.jsonl: an answer that was generated to a held-out question.
+
+    Attributes:
+        question: what was said before the character's first line in the row.
+        answer: the likeliest tokens one by one (greedy); None where there is none.
+        lift: persona lift of the answer in nats a token, by the base without blocks.
+    """
+
+    kind: Literal["lift"] = "lift"
+    method: MethodName
+    seed: int | None = None
+    row: int = Field(ge=1)
+    source: NotBlank
+    language: Language
+    character: NotBlank
+    question: str
+    answer: str | None = None
+    lift: float | None = None
+    failure: Failure | None = None
+
+    @model_validator(mode="after")
+    def _scored_or_failed(self) -> Self:
+        if (self.failure is None) == (self.lift is None or self.answer is None):
+            raise ValueError("a line has an answer and its lift, or a failure")
+        return self
+
+
 class Measure(Record):
     """A mean with its 95 % interval.
 

@@ -11,12 +11,13 @@ from personae.records import Failure
 from personae.records.cast_scores import (
     CastScores,
     DialogueScore,
+    LiftScore,
     MethodName,
     MetricName,
     SwitchScore,
 )
 
-Line: TypeAlias = DialogueScore | SwitchScore
+Line: TypeAlias = DialogueScore | SwitchScore | LiftScore
 
 SHOWN: tuple[MetricName, ...] = (
     "nll",
