@@ -196,7 +196,10 @@ class StackedLinear(nn.Module):
             return self._gathered(mix, by_rows, dtype)
         key = (mix, by_rows, dtype, self.a, self.a._version, self.b, self.b._version)
         if self._kept is None or not _identical(self._kept[0], key):
-            self._kept = (key, self._gathered(mix, by_rows, dtype))
+            ready = self._gathered(mix, by_rows, dtype)
+            if not by_rows:  # laid out as the product of one token a row reads it
+                ready = _Ready(ready.down.T.contiguous().T, ready.up)
+            self._kept = (key, ready)
         return self._kept[1]
 
     def _gathered(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
