@@ -236,6 +236,33 @@ def test_a_file_that_holds_no_rows_is_an_error_that_names_it(
     assert str(caught.value).startswith(str(file))
 
 
+@pytest.mark.parametrize("levels", [200, 490, 900, 5_000])
+def test_a_row_that_is_nested_deeply_breaks_nothing(levels: int, tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    inner = "[" * levels + "]" * levels
+    file.write_text('{"messages": [], "more": ' + inner + "}\n" + json.dumps(talk("A?", "B.")))
+    try:
+        rows, refused = read_rows([file])
+    except InputError as error:
+        assert error.what == "not JSON (nested too deeply)"  # noqa: PT017  (or it is read)
+        return
+    assert (len(rows), len(refused)) == (1, 1)
+
+
+def test_half_of_a_surrogate_pair_is_no_text_and_breaks_nothing(tmp_path: Path) -> None:
+    half = "\ud800"
+    good = talk("Well?" + half, "Quite." + half, name="A" + half, system=half, licence=half)
+    bad = talk("Well?", AI + half, name="A" + half)
+    file = write(tmp_path / "t\udcff.jsonl", good, bad, {"messages": [{"role": half}]})
+    ((row,), refused) = read_rows([file])
+    assert row.turns[1] == CastTurn(speaker="A\ufffd", text="Quite.\ufffd")
+    assert (row.system, row.licence) == ("\ufffd", "\ufffd")
+    assert "t\ufffd.jsonl, line 1" in row.source
+    assert [r.place for r in refused] == ["line 2", "line 3"]
+    write_rows([row], tmp_path / "rows.jsonl")
+    assert read_rows([tmp_path / "rows.jsonl"])[0] == [row]
+
+
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     content=st.binary(max_size=60)

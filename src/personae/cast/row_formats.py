@@ -32,6 +32,7 @@ MAX_NAME = 200
 _LINE = re.compile(
     r"(?P<name>[^\n:：()（）]{1,200}?)\s{0,9}[(（]{1,3}(?P<action>[^\n()（）]{1,80})[)）]{1,3}\s{0,9}[:：]"
 )
+_HALF = re.compile("[\ud800-\udfff]")
 _ACT_LIKE = re.compile(r"\bact (?:like|as) (?P<name>[^.,;:\n]{1,200})", re.IGNORECASE)
 _PERSON = frozenset({"user", "human", "person", "interviewer"})
 _CHARACTER = frozenset({"assistant", "gpt", "chatgpt", "bot", "model", "char", "character"})
@@ -92,6 +93,10 @@ def drafts(row: Row, how: Reading) -> list[Draft] | None:
     Raises:
         NotReadableError: it is of a known shape, and broken.
     """
+    try:
+        row = whole_text(row)
+    except RecursionError:
+        raise NotReadableError("it is nested too deeply") from None
     for keys, read in _SHAPES:
         if all(any(key in row for key in one) for one in keys):
             made = read(row, how)
@@ -328,6 +333,17 @@ def _told(play: Play, events: Sequence[Event]) -> tuple[Said, ...]:
 
 
 # Small things --------------------------------------------------------------------------------
+
+
+def whole_text(value: Any) -> Any:
+    """A JSON value in which half of a surrogate pair, which is no text, is U+FFFD."""
+    if isinstance(value, str):
+        return value if value.isascii() else _HALF.sub("\ufffd", value)
+    if isinstance(value, list):
+        return [whole_text(one) for one in value]
+    if isinstance(value, Mapping):
+        return {whole_text(key): whole_text(one) for key, one in value.items()}
+    return value
 
 
 def _text(value: Any) -> str:

@@ -31,6 +31,7 @@ from personae.cast.row_formats import (
     Thoughts,
     drafts,
     neighbours_joined,
+    whole_text,
 )
 from personae.characters.starter import SCHEME, starter
 from personae.errors import InputError, UsageError
@@ -483,7 +484,7 @@ class _Work:
             language=self.language
             or draft.language
             or written_in(t.text for t in turns if t.speaker in learnt),
-            source=f"{path}, {place}",
+            source=whole_text(f"{path}, {place}"),
             licence=draft.licence or self.licence,
         )
         content = content_hash(row.model_copy(update={"source": "-", "licence": None}).to_dict())
@@ -510,7 +511,8 @@ class _Work:
         )
 
     def _refuse(self, path: Path | str, place: str, why: str, *, kept: bool = False) -> None:
-        self.refused.append(Refused(file=str(path), place=place, why=why, kept=kept))
+        where = {"file": str(path), "place": place, "why": why}  # a name of a file need not be text
+        self.refused.append(Refused(**whole_text(where), kept=kept))
 
 
 _CAUSES = {
