@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +27,7 @@ from tests.cast.conftest import write_tiny_model
 torch.set_num_threads(1)
 
 VOICES = {"Ada Byron": "engine numbers weave ", "Bob": "fish sea boat "}
-PLAN = TrainPlan(
-    rank=2, alpha=4.0, epochs=6, lr=2e-2, shared_lr=2e-2, warmup=0, max_tokens=512
-)
+PLAN = TrainPlan(rank=2, alpha=4.0, epochs=6, lr=2e-2, shared_lr=2e-2, warmup=0, max_tokens=512)
 
 
 def talk(number: int, who: str, said: str, file: str = "held.jsonl", **more: Any) -> CastRow:
@@ -184,6 +183,30 @@ def test_what_the_cast_keeps_is_not_trained_again(
     assert "one_seed" in found.scores.notes
 
 
+@pytest.mark.parametrize(
+    "plan",
+    [replace(PLAN.paper(), epochs=1, rank=2), replace(PLAN, mode="speaker", epochs=1, rank=2)],
+    ids=["paper", "speaker"],
+)
+def test_casts_of_both_protocols_and_modes_are_compared(
+    made: Path, base: LoadedBase, tmp_path: Path, plan: TrainPlan
+) -> None:
+    cards = [Character(name=who, description=f"{who} says {v}.") for who, v in VOICES.items()]
+    cast = tmp_path / "cast"
+    train_cast([made / "train.jsonl"], str(made / "tiny"), cast, plan=plan, cards=cards)
+    found = evaluate_cast(cast, [made / "held.jsonl"], tmp_path / "run", baselines=True, base=base)
+    assert len(found.scores.methods) == 8
+    assert not [line for line in found.lines if line.failure is not None]
+    assert {line.tokens for line in found.lines if line.kind != "lift"} != {None}
+    by_method = {m.method: m for m in found.scores.methods}
+    assert all(m.measures["nll"].n == 8 for m in by_method.values())
+    blocks = 2 if plan.protocol == "paper" else 3
+    ours, shared = by_method["cast"], by_method["one_shared"]
+    assert ours.parameters == shared.parameters
+    assert ours.active == ours.parameters // blocks * (blocks - 1 if blocks == 3 else 1)  # type: ignore[operator]  # it is there
+    assert ("layouts" in found.scores.notes) == (plan.mode == "speaker")
+
+
 def test_another_evaluation_in_the_folder_is_not_mixed_with_this_one(
     made: Path, base: LoadedBase, tmp_path: Path
 ) -> None:
@@ -194,6 +217,13 @@ def test_another_evaluation_in_the_folder_is_not_mixed_with_this_one(
         evaluate_cast(made / "cast", [made / "held.jsonl"], tmp_path / "run", base=base)
     with pytest.raises(InputError, match="not empty"):
         evaluate_cast(made / "cast", [made / "held.jsonl"], tmp_path, base=base)
+
+
+def test_a_damaged_file_of_times_is_an_error(made: Path, base: LoadedBase, tmp_path: Path) -> None:
+    evaluate_cast(made / "cast", [made / "held.jsonl"], tmp_path / "run", base=base)
+    (tmp_path / "run" / "times.json").write_text('{"cast": ["long"]}', "utf-8")
+    with pytest.raises(InputError, match=r"times\.json"):
+        evaluate_cast(made / "cast", [made / "held.jsonl"], tmp_path / "run", base=base)
 
 
 def test_dialogues_that_were_trained_on_are_refused(

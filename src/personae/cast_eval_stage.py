@@ -15,6 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
+
 from personae import __version__
 from personae.cast.plan import ROWS, TRAINING
 from personae.cast.rows import data_sources, read_rows
@@ -31,7 +33,7 @@ from personae.cast.store import BLOCKS, Cast, read_cast
 from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Character, Failure, Language, Manifest
-from personae.records.base import content_hash
+from personae.records.base import content_hash, explain
 from personae.records.cast import CastCharacter, CastRow, Mode
 from personae.records.cast_scores import (
     CastScores,
@@ -252,7 +254,7 @@ class _Run:
             if (path / RESULTS).is_file():
                 lines = list(read_lines(path / RESULTS))
             if (path / TIMES).is_file():
-                times = read_json(path / TIMES)
+                times = _times(path / TIMES)
         elif path.is_dir() and any(path.iterdir()):
             raise InputError("this folder is not empty", path=path, mend="Give another --out")
         write_atomically(path / MANIFEST, manifest.to_json() + "\n")
@@ -511,6 +513,15 @@ def _notes(
     if any(line.failure is not None for line in lines):
         found.append("failures")
     return tuple(found)
+
+
+def _times(file: Path) -> dict[str, list[float]]:
+    """Seconds and tokens by method, as `_Run.take` wrote them."""
+    try:
+        kind = TypeAdapter(dict[str, tuple[NonNegativeFloat, NonNegativeFloat]])
+        return {k: list(v) for k, v in kind.validate_python(read_json(file)).items()}
+    except ValidationError as error:
+        raise InputError(f"not the times of an evaluation: {explain(error)}", path=file) from None
 
 
 def _json(value: Any) -> str:
