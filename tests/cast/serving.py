@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
-from personae.cast.base import LoadedBase, load_base
+from personae.cast.base import LoadedBase, base_ref, load_base
 from personae.cast.generate import CastGenerator, Prompt
 from personae.cast.store import Cast, attach, write_cast
+from personae.errors import WeightsError
+from personae.models.local import pull
 from personae.records.cast import Block, CastCharacter, CastTurn, Mode
 
 NAMES = ("Ada Byron", "Wu Song")
@@ -57,3 +60,30 @@ def prompt_of(generator: CastGenerator, text: str, speaker: str | None) -> Promp
     """Text as it is, all of it under one speaker's blocks."""
     ids = tuple(generator.base.tokenizer(text, add_special_tokens=False)["input_ids"])
     return Prompt(ids, (speaker,) * len(ids))
+
+
+def cast_over_local(folder: Path) -> Cast:
+    """Random blocks over q and v of the embedded model."""
+    try:
+        pull("local")
+    except WeightsError as error:
+        pytest.skip(f"the embedded model's weights cannot be had: {error}")
+    random = np.random.default_rng(5)
+    tensors = {}
+    for layer in range(30):
+        for module, height in (("q_proj", 576), ("v_proj", 192)):
+            target = f"model.layers.{layer}.self_attn.{module}"
+            tensors[f"A.{target}"] = random.normal(size=(3, 4, 576)).astype(np.float32) * 0.1
+            tensors[f"B.{target}"] = random.normal(size=(3, height, 4)).astype(np.float32) * 0.1
+    return write_cast(
+        folder,
+        base=base_ref("local"),
+        rank=4,
+        alpha=8.0,
+        blocks=[Block(name=name) for name in ("shared", *NAMES)],
+        characters=[
+            *(CastCharacter(name=n, weights={"shared": 1.0, n: 1.0}) for n in NAMES),
+            CastCharacter(name="Lin Chong", how="profile", weights={"shared": 1.0}),
+        ],
+        tensors=tensors,
+    )

@@ -9,7 +9,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 
 from personae.cast.backend import (
@@ -19,13 +18,12 @@ from personae.cast.backend import (
     parse_cast_id,
     pinned,
 )
-from personae.cast.base import base_ref
 from personae.cast.store import Cast, write_cast
-from personae.errors import BadRequestError, InputError, UsageError, WeightsError
-from personae.models.local import LocalModel, pull
+from personae.errors import BadRequestError, InputError, UsageError
+from personae.models.local import LocalModel
 from personae.records import Call, Character, Message, ReplySchema, Sampling
-from personae.records.cast import Block, CastCharacter
-from tests.cast.serving import NAMES, small_cast
+from personae.records.cast import CastCharacter
+from tests.cast.serving import NAMES, cast_over_local, small_cast
 
 ADA, WU = NAMES
 GREEDY = Sampling(temperature=0, max_tokens=12)
@@ -179,6 +177,23 @@ def test_a_scene_cast_answers_without_its_name_before_the_words(scene: Cast) -> 
         assert not reply.text.startswith(who)
 
 
+@pytest.mark.parametrize("mode", ["full", "speaker"])
+def test_the_pieces_of_a_streamed_reply_are_the_reply(cast: Cast, scene: Cast, mode: str) -> None:
+    model = f"cast:{(cast if mode == 'full' else scene).path}#{WU}"
+    asked = call(model, "Good evening.")
+    pieces: list[str] = []
+
+    async def listen() -> Any:
+        backend = Casts().backend(model)
+        try:
+            return await backend.stream(asked, pieces.append)
+        finally:
+            await backend.close()
+
+    streamed = asyncio.run(listen())
+    assert "".join(pieces) == streamed.text == ask(model, asked)[0].text
+
+
 def test_a_scene_cast_refuses_an_empty_message(scene: Cast) -> None:
     with pytest.raises(BadRequestError, match="empty"):
         ask(f"cast:{scene.path}#{ADA}", call("m", " "))
@@ -256,30 +271,7 @@ def test_a_profile_stands_before_the_system_message_of_who_has_nothing_else(
 
 @pytest.fixture(scope="module")
 def local_cast(tmp_path_factory: pytest.TempPathFactory) -> Cast:
-    """Random blocks over q and v of the embedded model."""
-    try:
-        pull("local")
-    except WeightsError as error:
-        pytest.skip(f"the embedded model's weights cannot be had: {error}")
-    random = np.random.default_rng(5)
-    tensors = {}
-    for layer in range(30):
-        for module, height in (("q_proj", 576), ("v_proj", 192)):
-            target = f"model.layers.{layer}.self_attn.{module}"
-            tensors[f"A.{target}"] = random.normal(size=(3, 4, 576)).astype(np.float32) * 0.1
-            tensors[f"B.{target}"] = random.normal(size=(3, height, 4)).astype(np.float32) * 0.1
-    return write_cast(
-        tmp_path_factory.mktemp("casts") / "local",
-        base=base_ref("local"),
-        rank=4,
-        alpha=8.0,
-        blocks=[Block(name=name) for name in ("shared", *NAMES)],
-        characters=[
-            *(CastCharacter(name=n, weights={"shared": 1.0, n: 1.0}) for n in NAMES),
-            CastCharacter(name="Lin Chong", how="profile", weights={"shared": 1.0}),
-        ],
-        tensors=tensors,
-    )
+    return cast_over_local(tmp_path_factory.mktemp("casts") / "local")
 
 
 @pytest.fixture

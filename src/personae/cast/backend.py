@@ -16,7 +16,7 @@ import hashlib
 import importlib.util
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -25,7 +25,7 @@ from personae.cast.base import base_ref, check_base, is_local
 from personae.cast.dialogue import chat_prompt, with_system
 from personae.cast.gguf_lora import PERMUTED
 from personae.cast.store import COMMIT, GATE, MANIFEST, MAX_MANIFEST, ROUTER, Cast, read_cast
-from personae.errors import BadRequestError, InputError, UsageError
+from personae.errors import BadRequestError, InputError, UnsupportedError, UsageError
 from personae.models.local.model import MAX_TOKENS, TEMPERATURE, TOP_P, LocalModel, seed_of
 from personae.records import Call, Capabilities, Reply, TokenLogprob, Usage
 from personae.records.base import content_hash
@@ -238,11 +238,28 @@ class CastBackend:
             InputError: the cast or its base cannot be used.
             TransportError, WeightsError: see `LocalModel.complete`.
         """
+        return await self._complete(call, None)
+
+    async def stream(self, call: Call, heard: Callable[[str], None]) -> Reply:
+        """The same, and each piece of the text as it comes; cancelled, nothing goes on behind it.
+
+        Args:
+            heard: is told the pieces, none of which splits a character.
+
+        Raises:
+            UnsupportedError: the call wants a score or, of llama.cpp, log-probabilities.
+        """
+        if call.kind != "generate":
+            raise UnsupportedError("a score has no pieces")
+        return await self._complete(call, heard)
+
+    async def _complete(self, call: Call, heard: Callable[[str], None] | None) -> Reply:
         began = time.monotonic()
         engine = await self._house.engine()
         name, routed = self._who(call, engine.cast)
         messages = call.messages if name is None else with_system(engine.cast, name, call.messages)
-        reply = await engine.complete(call.model_copy(update={"messages": messages}), call, name)
+        told = call.model_copy(update={"messages": messages})
+        reply = await engine.complete(told, call, name, heard)
         notes = list(reply.notes)
         if len(messages) > len(call.messages):
             notes.append("the cast's own system message was put in front")
@@ -255,6 +272,23 @@ class CastBackend:
                 "notes": tuple(notes),
             }
         )
+
+    async def cast(self) -> Cast:
+        """The cast; its engine need not be loaded yet.
+
+        Raises:
+            InputError: the cast is damaged, or has changed since this was made.
+        """
+        return await asyncio.to_thread(self._house.read)
+
+    async def generator(self) -> CastGenerator | None:
+        """What generates on torch; None where llama.cpp runs the cast.
+
+        Raises:
+            InputError: the cast or its base cannot be used.
+        """
+        engine = await self._house.engine()
+        return engine.generator if isinstance(engine, _OnTorch) else None
 
     async def close(self) -> None:
         """Leave the engine; the last one to leave ends it."""
@@ -291,7 +325,9 @@ class _Engine(Protocol):
 
     cast: Cast
 
-    async def complete(self, told: Call, asked: Call, name: str | None) -> Reply:
+    async def complete(
+        self, told: Call, asked: Call, name: str | None, heard: Callable[[str], None] | None
+    ) -> Reply:
         """Answer `told` by a character (None: the base); `asked` decides the seed."""
 
     async def close(self) -> None:
@@ -305,6 +341,7 @@ class _House:
         self.path, self.manifest = path, manifest
         self.users = 0
         self.closed = False
+        self._cast: Cast | None = None
         self._engine: _Engine | None = None
         self._loading = threading.Lock()
         self._routed: dict[str, Routed] = {}
@@ -330,17 +367,30 @@ class _House:
             return await asyncio.to_thread(self._load)
         return self._engine
 
+    def read(self) -> Cast:
+        """The cast that this house was made for."""
+        with self._loading:
+            return self._read()
+
+    def _read(self) -> Cast:
+        if self._cast is None:
+            cast = read_cast(self.path)
+            if cast.manifest != self.manifest:
+                raise InputError(
+                    "the cast has changed since this run began",
+                    path=self.path / MANIFEST,
+                    mend="Run it again from the start, with another --out",
+                )
+            self._cast = cast
+        return self._cast
+
     def _load(self) -> _Engine:
         with self._loading:
             if self._engine is None:
-                cast = read_cast(self.path)
-                if cast.manifest.blocks_sha256 != self.manifest.blocks_sha256:
-                    raise InputError(
-                        "the cast has changed since this run began",
-                        path=self.path / MANIFEST,
-                        mend="Run it again from the start, with another --out",
-                    )
-                self._engine = _Embedded(cast) if _embedded(cast.manifest) else _OnTorch(cast)
+                cast = self._read()
+                # Its blocks are in the engine now, and need no second place in memory.
+                self._cast = replace(cast, tensors={})
+                self._engine = (_Embedded if _embedded(cast.manifest) else _OnTorch)(cast)
             return self._engine
 
     async def leave(self) -> None:
@@ -356,7 +406,7 @@ class _Embedded:
     """A cast on llama.cpp."""
 
     def __init__(self, cast: Cast) -> None:
-        self.cast = replace(cast, tensors={})  # they are in the adapters' files now
+        self.cast = replace(cast, tensors={})
         spec = cast.manifest.base.id
         check_base(cast.manifest.base, base_ref(spec), path=cast.path / MANIFEST)
         files = adapter_files(cast)
@@ -366,12 +416,15 @@ class _Embedded:
         }
         self._base = self.model.adapted({})
 
-    async def complete(self, told: Call, asked: Call, name: str | None) -> Reply:
+    async def complete(
+        self, told: Call, asked: Call, name: str | None, heard: Callable[[str], None] | None
+    ) -> Reply:
         if told.sampling.seed is None:
             # The messages may have grown by a system message; the seed is that of what was asked.
             sampling = told.sampling.model_copy(update={"seed": seed_of(asked)})
             told = told.model_copy(update={"sampling": sampling, "repeat": 0})
-        return await self._voices.get(name, self._base).complete(told)
+        voice = self._voices.get(name, self._base)
+        return await (voice.complete(told) if heard is None else voice.stream(told, heard))
 
     async def close(self) -> None:
         await self.model.close()
@@ -428,12 +481,14 @@ class _OnTorch:
         from personae.cast.layout import layout_of
         from personae.cast.store import attach
 
-        self.cast = cast
+        self.cast = replace(cast, tensors={})
         base = load_base(cast.manifest.base.id)
-        self.generator: CastGenerator = CastGenerator(base, attach(base, cast), cast)
+        self.generator: CastGenerator = CastGenerator(base, attach(base, cast), self.cast)
         self._layout: Layout = layout_of(base.tokenizer)
 
-    async def complete(self, told: Call, asked: Call, name: str | None) -> Reply:
+    async def complete(
+        self, told: Call, asked: Call, name: str | None, heard: Callable[[str], None] | None
+    ) -> Reply:
         from personae.cast.generate import Wanted
 
         if told.kind == "score":
@@ -441,20 +496,30 @@ class _OnTorch:
         prompt = await asyncio.to_thread(self._prompt, told, name)
         sampling = told.sampling
         notes = ["the reply's schema was not enforced"] if told.reply_schema is not None else []
-        found = await self.generator.generate(
-            Wanted(
-                prompt,
-                name,
-                max_tokens=sampling.max_tokens or MAX_TOKENS,
-                temperature=TEMPERATURE if sampling.temperature is None else sampling.temperature,
-                top_p=TOP_P if sampling.top_p is None else sampling.top_p,
-                seed=seed_of(asked),
-                stop=sampling.stop,
-                logprobs=sampling.logprobs,
-            )
+        wanted = Wanted(
+            prompt,
+            name,
+            max_tokens=sampling.max_tokens or MAX_TOKENS,
+            temperature=TEMPERATURE if sampling.temperature is None else sampling.temperature,
+            top_p=TOP_P if sampling.top_p is None else sampling.top_p,
+            seed=seed_of(asked),
+            stop=sampling.stop,
+            logprobs=sampling.logprobs,
         )
+        # In mode `speaker` the words stand behind `Name:`, and so begin with a space.
+        spaced = self.cast.manifest.mode == "speaker" and name is not None
+        if heard is None:
+            found = await self.generator.generate(wanted)
+        else:
+            async with self.generator.stream(wanted) as speech:
+                first = spaced
+                async for piece in speech:
+                    if told_piece := piece.removeprefix(" ") if first else piece:
+                        heard(told_piece)
+                    first = False
+                found = await speech.done()
         return Reply(
-            text=found.text.removeprefix(" ") if self._speaks(name) else found.text,
+            text=found.text.removeprefix(" ") if spaced else found.text,
             usage=Usage(
                 tokens_in=found.tokens_in, tokens_out=found.tokens_out, cached=found.cached
             ),
@@ -466,10 +531,6 @@ class _OnTorch:
     async def close(self) -> None:
         await asyncio.to_thread(self.generator.close)
 
-    def _speaks(self, name: str | None) -> bool:
-        """Whether the answer stands behind `Name:`, and so begins with a space."""
-        return self.cast.manifest.mode == "speaker" and name is not None
-
     def _prompt(self, told: Call, name: str | None) -> Prompt:
         return chat_prompt(self._layout, self.cast.manifest.mode, told.messages, name)
 
@@ -480,7 +541,7 @@ class _OnTorch:
         prompt = await asyncio.to_thread(self._prompt, before, name)
         text = self._layout.plain(told.messages[-1].content)
         tokenizer = self._layout.tokenizer
-        lead = " " if self._speaks(name) else ""
+        lead = " " if self.cast.manifest.mode == "speaker" and name is not None else ""
         ids = tokenizer(lead + text, add_special_tokens=False)["input_ids"] if text else []
         if not ids:
             return Reply(logprobs=(), usage=Usage(tokens_in=len(prompt.ids), tokens_out=0))
