@@ -14,10 +14,10 @@ import torch
 from personae.cast.dialogue import Dialogue, chat_prompt
 from personae.cast.generate import CastGenerator, Generated, Wanted
 from personae.cast.layout import layout_of, messages_for, system_text
-from personae.cast.store import Cast
+from personae.cast.store import Cast, write_cast
 from personae.errors import BadRequestError, UsageError
-from personae.records import Message
-from personae.records.cast import CastTurn, Mode
+from personae.records import Character, Message
+from personae.records.cast import CastCharacter, CastTurn, Mode
 from tests.cast.serving import NAMES, generator_of, small_cast
 
 ADA, WU = NAMES
@@ -169,6 +169,37 @@ def test_in_a_scene_nothing_but_the_header_depends_on_who_speaks_next(
     common = len(one.ids) - len(layout.header(dialogue.turns[-1], ADA).ids)
     assert one.ids[:common] == other.ids[:common]
     assert one.speakers[:common] == other.speakers[:common]
+    generator.close()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_who_lives_by_its_profile_is_told_it_whatever_else_is_told(
+    tmp_path: Path, tiny_base: Path, mode: Mode
+) -> None:
+    whole = small_cast(tmp_path / "c", tiny_base, mode=mode)
+    card = Character.model_validate(
+        {"name": "Lin Chong", "description": "He was the arms instructor of the palace guard."}
+    )
+    lin = CastCharacter(name="Lin Chong", how="profile", weights={"shared": 1.0})
+    cast = write_cast(
+        tmp_path / "d",
+        base=whole.manifest.base,
+        rank=4,
+        alpha=8.0,
+        blocks=whole.manifest.blocks,
+        characters=[*whole.manifest.characters, lin],
+        tensors=whole.tensors,
+        cards={"Lin Chong": card},
+        mode=mode,
+    )
+    generator = generator_of(cast, tiny_base)
+    for system in (None, "It is dark."):
+        dialogue = Dialogue(generator, system=system)
+        dialogue.say("Good evening.")
+        text = generator.base.tokenizer.decode(dialogue.prompt("Lin Chong").ids)
+        assert "arms instructor" in text
+        assert ("It is dark." in text) == (system is not None)
+        assert "arms instructor" not in generator.base.tokenizer.decode(dialogue.prompt(ADA).ids)
     generator.close()
 
 

@@ -11,13 +11,15 @@ from typing import Any
 import pytest
 import torch
 
+from personae.cast.expand import with_slot
 from personae.cast.generate import (
     CastGenerator,
     Generated,
     Wanted,
 )
-from personae.cast.store import Cast
+from personae.cast.store import Cast, write_cast
 from personae.errors import ContextLengthError, ServerError, UsageError
+from personae.records.cast import Block, CastCharacter
 from tests.cast.serving import NAMES, generator_of, loaded, prompt_of, small_cast
 
 ADA, WU = NAMES
@@ -339,3 +341,35 @@ def test_a_character_learnt_while_others_speak_speaks_through_its_blocks(
         first = int(generator.base.model(ids).logits[0, -1].argmax())
     assert new.ids[0] == first
     assert old.ids[:24] == tuple(by_hand(generator, greedy(generator, TEXTS[0], ADA)))
+
+
+def test_a_character_that_was_added_on_disk_joins_while_others_speak(
+    cast: Cast, tiny_base: Path, tmp_path: Path
+) -> None:
+    new = {name: t[1] * 0.7 for name, t in cast.tensors.items()}
+    grown = write_cast(
+        tmp_path / "grown",
+        base=cast.manifest.base,
+        rank=4,
+        alpha=8.0,
+        blocks=[*cast.manifest.blocks, Block(name="Lin Chong")],
+        characters=[
+            *cast.manifest.characters,
+            CastCharacter(name="Lin Chong", how="expand", weights={"shared": 1, "Lin Chong": 1}),
+        ],
+        tensors=with_slot(cast.tensors, new),
+    )
+    running, fresh = generator_of(cast, tiny_base), generator_of(grown, tiny_base)
+    try:
+        alone = running.run([greedy(running, TEXTS[0], ADA, max_tokens=60)])[0]
+        running.forget()
+        under_way = running.submit(greedy(running, TEXTS[0], ADA, max_tokens=60))
+        assert running.add(grown, "Lin Chong").result() == ("Lin Chong",)
+        wanted = [greedy(running, text, "Lin Chong") for text in TEXTS]
+        assert [r.ids for r in running.run(wanted)] == [r.ids for r in fresh.run(wanted)]
+        assert under_way.future.result().ids == alone.ids
+        with pytest.raises(UsageError, match="already"):
+            running.add(grown, "Lin Chong").result()
+    finally:
+        running.close()
+        fresh.close()

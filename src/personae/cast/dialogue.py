@@ -217,16 +217,23 @@ class Dialogue:
         )
         return text
 
+    def _system_for(self, character: str) -> str:
+        cast, language = self._generator.cast, self._language
+        if cast.manifest.of(character) is None:  # only the generator has learnt of it
+            own = scene_system_text(language)
+            if self._mode == "full":
+                own = system_text(character, language)
+            return own if self._system is None else self._system
+        if self._system is None:
+            return own_system(cast, character, language)
+        profile = profile_text(cast, character)
+        if not profile:
+            return self._system
+        return f"{system_text(character, language, profile)}\n\n{self._system}"
+
     def _full(self, character: str) -> Tokens:
         """The dialogue as one character sees it; all of it under its blocks."""
-        system = self._system
-        if system is None:
-            known = self._generator.cast.manifest.of(character) is not None
-            system = (
-                own_system(self._generator.cast, character, self._language)
-                if known
-                else system_text(character, self._language)
-            )
+        system = self._system_for(character)
         pieces = self._layout.prompt_segments(
             messages_for(self.turns, character, system, self._mode)
         )
@@ -243,8 +250,11 @@ class Dialogue:
         return made._replace(speaker=(character,) * len(made.ids))
 
     def _scene(self, character: str) -> Tokens:
-        """The dialogue as everybody sees it, and the header of that character's next turn."""
-        system = self._system if self._system is not None else scene_system_text(self._language)
+        """The dialogue as everybody sees it, and the header of that character's next turn.
+
+        Who lives by its profile alone has that before it, and so a cache of its own.
+        """
+        system = self._system_for(character)
         opened = bool(system.strip())
         made, before = self._layout.opening(system), None
         for one in self._said:
