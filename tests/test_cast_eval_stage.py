@@ -92,7 +92,7 @@ def test_a_cast_is_scored_beside_its_base(made: Path, base: LoadedBase, tmp_path
     assert scores.held_out.rows == 8
     assert (scores.held_out.dialogues, scores.held_out.switches) == (8, 1)
     assert scores.held_out.left_out == {"Zoe": 1}
-    assert scores.chance == 0.5
+    assert (scores.chance, scores.dtype, scores.device) == (0.5, "float32", "cpu")
     assert cast.measures["nll"].mean < alone.measures["nll"].mean - 0.1  # type: ignore[operator]  # both are there
     assert cast.measures["margin"].mean > 0.05  # type: ignore[operator]  # as above
     assert alone.measures["margin"].reason == "cannot_tell"

@@ -405,6 +405,8 @@ class _Session:
             version=__version__,
             base=manifest.base,
             blocks_sha256=manifest.blocks_sha256,
+            dtype=str(self.base.dtype).removeprefix("torch."),
+            device=str(self.base.model.device.type),
             mode=manifest.mode,
             protocol=manifest.protocol,
             characters=self.cast.names,

@@ -265,6 +265,8 @@ class CastScores(Record):
 
     Attributes:
         blocks_sha256: of the cast that was evaluated.
+        dtype: of the base as it was loaded (`float32`, `bfloat16`); blocks are float32 always.
+        device: kind of it: `cpu`, `cuda`.
         seeds: that methods were trained with here.
         chance: of naming the character by guessing: 1 over the number of characters.
         notes: what a reader must know of these figures, as codes of docs/cast-evaluation.md.
@@ -274,6 +276,8 @@ class CastScores(Record):
     version: str
     base: BaseModelRef
     blocks_sha256: str
+    dtype: NotBlank
+    device: NotBlank
     mode: Mode
     protocol: CastProtocol
     characters: tuple[str, ...]

@@ -93,6 +93,8 @@ def scores(
         "version": "0.1.0",
         "base": BaseModelRef(id="models/tiny", sha256="ab" * 32, architecture="llama"),
         "blocks_sha256": "cd" * 32,
+        "dtype": "bfloat16",
+        "device": "cpu",
         "mode": "full",
         "protocol": "personae",
         "characters": tuple(names),

@@ -51,6 +51,7 @@ def test_figures_stand_with_their_intervals_and_what_is_missing() -> None:
     assert "Zoe (2)" in text
     assert "1 line of the data is no dialogue" in text
     assert "CC-BY-4.0" in text
+    assert "The base was run in bfloat16, cpu" in text
 
 
 def test_a_figure_says_whether_it_was_measured() -> None:
