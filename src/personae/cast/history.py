@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
 from pydantic import Field
@@ -10,6 +11,7 @@ from pydantic import Field
 from personae.records.base import Record
 from personae.records.benchmark import NotBlank
 from personae.records.files import read_jsonl, write_atomically
+from personae.records.shown import clean
 
 
 class TrainingStep(Record):
@@ -35,6 +37,59 @@ class TrainingStep(Record):
     dev_loss: float | None = None
     lr: float = Field(ge=0)
     tokens: int = Field(ge=0)
+
+
+SAY_EVERY = 5.0
+NAMED = 8
+
+
+class LossTeller:
+    """Says now and then how far down everybody's loss is: `own 12: Anna 2.31 (2.40), Bo 2.52`.
+
+    In brackets: the last development loss. What to give to `train.train(hear=...)`.
+
+    Args:
+        say: takes a line for people (`progress.Display.say`).
+        every: seconds between two lines; the first step of a stage is always said.
+    """
+
+    def __init__(
+        self,
+        say: Callable[[str], None],
+        *,
+        every: float = SAY_EVERY,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._say, self._every, self._clock = say, every, clock
+        self._stage, self._last = "", 0.0
+        self._losses: dict[str, tuple[float | None, float | None]] = {}
+
+    def __call__(self, records: Sequence[TrainingStep]) -> None:
+        """Hear the records of a step or a check."""
+        if not records:
+            return
+        stage, now = records[0].stage, self._clock()
+        first = stage != self._stage
+        if first:
+            self._stage, self._losses = stage, {}
+        for record in records:
+            loss, dev = self._losses.get(record.character, (None, None))
+            self._losses[record.character] = (
+                loss if record.loss is None else record.loss,
+                dev if record.dev_loss is None else record.dev_loss,
+            )
+        if first or now - self._last >= self._every:
+            self._last = now
+            self._say(f"{stage} {records[0].step}: {self._words()}")
+
+    def _words(self) -> str:
+        said = []
+        for name, (loss, dev) in list(self._losses.items())[:NAMED]:
+            numbers = [] if loss is None else [f"{loss:.2f}"]
+            numbers += [] if dev is None else [f"({dev:.2f})"]
+            said.append(" ".join([clean(name), *numbers]))
+        more = len(self._losses) - NAMED
+        return ", ".join(said) + (f" + {more}" if more > 0 else "")
 
 
 def write_history(path: Path, history: Iterable[TrainingStep]) -> None:
