@@ -43,7 +43,9 @@ def test_figures_stand_with_their_intervals_and_what_is_missing() -> None:
     # (2.0 + 3.0 + 4.0) / 3, one of four missing; the base half a nat a token above.
     assert "Nats a token lower is better the cast 3.000 [2.000, 4.000] 3 25.0%" in text
     assert "the base alone 3.500 [2.500, 4.500] 3 25.0%" in text
-    assert "the cast − the base alone −0.500 [−0.500, −0.500]" in text
+    assert "the cast minus" in text
+    assert "the base alone −0.500 [−0.500, −0.500] 3 25.0% – the cast is better" in text
+    assert "Persona lift higher is better every method – not run 0 0.0%" in text
     assert "the cast is better" in text
     assert "Guessing finds 50.0%." in text
     assert "nothing of a character's own to exchange" in text  # of the base

@@ -60,8 +60,9 @@ class Shown:
     reading: str
 
 
-def _estimate(m: Measure) -> Estimate:
-    return Estimate(mean=m.mean, low=m.low, high=m.high, n=m.n, missing=m.missing)
+def _estimate(m: Measure, *, times: float = 1) -> Estimate:
+    mean, low, high = (None if v is None else v * times for v in (m.mean, m.low, m.high))
+    return Estimate(mean=mean, low=low, high=high, n=m.n, missing=m.missing)
 
 
 def _axis(values: Sequence[float], metric: MetricName) -> figures.Axis:
@@ -76,6 +77,16 @@ def _axis(values: Sequence[float], metric: MetricName) -> figures.Axis:
         (25.0 * i, f"{start + i * step:.{digits}f}".replace("-", "\u2212")) for i in range(5)
     )
     return figures.Axis(start, start + 4 * step, ticks)
+
+
+def _points(values: Sequence[float]) -> figures.Axis:
+    """A symmetric scale of percentage points."""
+    step = next((s for s in (2.5, 5, 10, 25) if 2 * s >= max(map(abs, values))), 50)
+    ticks = tuple(
+        (25.0 * (k + 2), f"{k * step:+g}".replace("-", "\u2212") if k else "0")
+        for k in range(-2, 3)
+    )
+    return figures.Axis(-2 * step, 2 * step, ticks)
 
 
 def value_text(words: Words, metric: MetricName, value: float | None) -> str:
@@ -175,20 +186,12 @@ def _shown(scores: CastScores) -> list[tuple[MetricName, figures.Axis, list[Show
         own = [d for d in scores.differences if d.metric == metric]
         if not own:
             continue
-        ends = [
-            v
-            for d in own
-            for v in (d.difference.mean, d.difference.low, d.difference.high)
-            if v is not None
-        ]
-        axis = figures.signed_axis(ends)
+        drawn = [_estimate(d.difference, times=100 if metric in SHARES else 1) for d in own]
+        ends = [v for e in drawn for v in (e.mean, e.low, e.high) if v is not None]
+        axis = _points(ends) if metric in SHARES else figures.signed_axis(ends)
         rows = [
-            Shown(
-                d,
-                figures.mark_row("", [(0, _estimate(d.difference), "")], axis),
-                reading_of(d),
-            )
-            for d in own
+            Shown(d, figures.mark_row("", [(0, e, "")], axis), reading_of(d))
+            for d, e in zip(own, drawn, strict=True)
         ]
         made.append((metric, axis, rows))
     return made
