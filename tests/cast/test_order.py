@@ -50,7 +50,7 @@ def test_a_fraction_of_an_epoch_is_cut_where_it_ends() -> None:
     rows = {"anna": [_row("anna") for _ in range(8)]}
     half = _draws(rows, replace(PLAN, epochs=0.75), stage)
     assert [len(draw) for draw in half] == [4, 2]
-    assert len(set(list(chain(*half)))) == 6
+    assert len(set(chain(*half))) == 6
     third = Stage("part", stage.weights, stage.trains, 1e-3, share=0.25)
     assert sum(map(len, _draws(rows, replace(PLAN, epochs=2), third))) == 4
 

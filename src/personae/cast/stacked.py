@@ -172,7 +172,7 @@ class StackedLinear(nn.Module):
         by_rows = False
         if mix.uniform is None:
             if x.dim() == 2:  # the rows' tokens one after the other
-                seen = seen.view(mix.rows, -1, seen.shape[-1])
+                seen = seen.reshape(mix.rows, -1, seen.shape[-1])
             if len(seen) != mix.rows or mix.tokens not in {1, seen.shape[1]}:
                 what = f"weights for {mix.rows} x {mix.tokens}, tokens {[*seen.shape[:2]]}"
                 raise ValueError(what)
@@ -183,12 +183,12 @@ class StackedLinear(nn.Module):
             hidden = torch.bmm(seen, ready.down.mT) * spread
             if out.dim() == 3:
                 return out.baddbmm_(hidden, ready.up)
-            return torch.baddbmm(out.view(*seen.shape[:2], -1), hidden, ready.up).view(out.shape)
+            return torch.baddbmm(out.reshape(*seen.shape[:2], -1), hidden, ready.up).reshape(out.shape)
         hidden = ((seen @ ready.down.T) * spread).flatten(0, -2)
-        flat = out.view(-1, out.shape[-1])
+        flat = out.reshape(-1, out.shape[-1])
         if learning:  # in place, autograd would copy the view
-            return torch.addmm(flat, hidden, ready.up).view(out.shape)
-        return flat.addmm_(hidden, ready.up).view(out.shape)
+            return torch.addmm(flat, hidden, ready.up).reshape(out.shape)
+        return flat.addmm_(hidden, ready.up).reshape(out.shape)
 
     def _ready(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
         """The mix's blocks; kept for the next pass where nothing is learnt."""
