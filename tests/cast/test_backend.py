@@ -170,6 +170,19 @@ def test_given_text_is_scored_through_the_characters_blocks(cast: Cast) -> None:
     assert [t.logprob for t in ada.logprobs] != [t.logprob for t in wu.logprobs]
 
 
+def test_who_says_nothing_is_a_recorded_failure(cast: Cast) -> None:
+    model = f"cast:{cast.path}#{ADA}"
+    whole = ask(model, call(model, "Good evening."))[0].text
+    nothing = GREEDY.model_copy(update={"stop": (whole[0],)})
+    said, scored = ask(
+        model,
+        call(model, "Good evening.", sampling=nothing),
+        call(model, "Good evening.", " ", kind="score"),
+    )
+    assert [reply.failure.cause for reply in (said, scored)] == ["empty", "empty"]
+    assert said.usage.tokens_out > 0
+
+
 def test_a_scene_cast_answers_without_its_name_before_the_words(scene: Cast) -> None:
     for who in (ADA, WU):
         (reply,) = ask(f"cast:{scene.path}#{who}", call("m", "Hi", "I am I.", "And what else?"))

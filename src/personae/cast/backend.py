@@ -27,7 +27,7 @@ from personae.cast.gguf_lora import PERMUTED
 from personae.cast.store import COMMIT, GATE, MANIFEST, MAX_MANIFEST, ROUTER, Cast, read_cast
 from personae.errors import BadRequestError, InputError, UnsupportedError, UsageError
 from personae.models.local.model import MAX_TOKENS, TEMPERATURE, TOP_P, LocalModel, seed_of
-from personae.records import Call, Capabilities, Reply, TokenLogprob, Usage
+from personae.records import Call, Capabilities, Failure, Reply, TokenLogprob, Usage
 from personae.records.base import content_hash
 from personae.records.cast import CastManifest, Routed
 from personae.records.files import read_bytes, read_json
@@ -265,8 +265,12 @@ class CastBackend:
             notes.append("the cast's own system message was put in front")
         if routed is not None:
             notes.append(f"answered by {name}, found by {routed.by} ({routed.confidence:.2f})")
+        failure = reply.failure
+        if call.kind == "generate" and failure is None and not (reply.text or "").strip():
+            failure = Failure(cause="empty", detail=f"{name or BASE} said nothing ({reply.finish})")
         return reply.model_copy(
             update={
+                "failure": failure,
                 "seconds": time.monotonic() - began,
                 "served_model": f"{self._house.path.name}#{name or BASE}",
                 "notes": tuple(notes),
@@ -495,7 +499,7 @@ class _OnTorch:
             return await self._score(told, name)
         prompt = await asyncio.to_thread(self._prompt, told, name)
         sampling = told.sampling
-        notes = ["the reply's schema was not enforced"] if told.reply_schema is not None else []
+        notes = ["schema dropped"] if told.reply_schema is not None else []
         wanted = Wanted(
             prompt,
             name,
@@ -544,7 +548,7 @@ class _OnTorch:
         lead = " " if self.cast.manifest.mode == "speaker" and name is not None else ""
         ids = tokenizer(lead + text, add_special_tokens=False)["input_ids"] if text else []
         if not ids:
-            return Reply(logprobs=(), usage=Usage(tokens_in=len(prompt.ids), tokens_out=0))
+            return Reply(failure=Failure(cause="empty", detail="there is no text to score"))
         values = await asyncio.wrap_future(self.generator.score(prompt, ids, name))
         return Reply(
             logprobs=tuple(
