@@ -30,6 +30,7 @@ from personae.cast.scores import (
     write_lines,
 )
 from personae.cast.store import BLOCKS, Cast, read_cast
+from personae.cast.training import read_training
 from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Character, Failure, Language, Manifest
@@ -183,8 +184,6 @@ class _Training:
 
     @classmethod
     def read(cls, cast: Cast) -> _Training:
-        from personae.cast.baselines import read_training
-
         return cls(*read_training(cast.path))
 
     @classmethod

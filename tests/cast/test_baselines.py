@@ -1,8 +1,7 @@
 """The methods that a cast is compared with: their sizes, their files, and what they are."""
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,17 +16,14 @@ from personae.cast.baselines import (
     Retriever,
     open_method,
     read_kept,
-    read_training,
     recipe_of,
     train_method,
 )
 from personae.cast.encode import Encoded
 from personae.cast.evaluate import score_rows
 from personae.cast.plan import TrainPlan
-from personae.cast.rows import write_rows
 from personae.errors import InputError, UsageError
 from personae.records import Character
-from personae.records.cast import CastRow, CastTurn
 
 torch.set_num_threads(1)
 
@@ -241,34 +237,3 @@ def test_retrieval_in_chinese_finds_pieces_by_their_characters() -> None:
 def test_retrieval_never_gives_away_the_line_that_is_to_be_predicted() -> None:
     card = Character(name="Ada", description="My dogs bark at  noon. My dogs sleep.")
     assert Retriever(card).top("dogs", answer="my dogs bark at noon") == ("My dogs sleep.",)
-
-
-# What the cast was trained on
-
-
-def keep(folder: Path, plan: Mapping[str, Any], given: Sequence[CastRow]) -> None:
-    (folder / "training").mkdir()
-    (folder / "training" / "plan.json").write_text(json.dumps({"plan": plan}), "utf-8")
-    write_rows(given, folder / "training" / "rows.jsonl")
-
-
-A_ROW = CastRow(
-    characters=("Ada",), turns=(CastTurn(speaker="Ada", text="So."),), source="x.jsonl, line 1"
-)
-
-
-def test_plan_and_rows_are_read_as_training_kept_them(tmp_path: Path) -> None:
-    keep(tmp_path, asdict(PLAN.paper()), [A_ROW])
-    assert read_training(tmp_path) == (PLAN.paper(), (A_ROW,))
-
-
-@pytest.mark.parametrize("plan", [{"rank": "many"}, {"rank": 4, "shell": "rm"}, {"rank": 0}])
-def test_what_is_no_plan_is_an_error(tmp_path: Path, plan: dict[str, Any]) -> None:
-    keep(tmp_path, plan, [A_ROW])
-    with pytest.raises((InputError, UsageError)):
-        read_training(tmp_path)
-
-
-def test_a_cast_that_keeps_no_rows_says_what_to_do(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="without baselines"):
-        read_training(tmp_path)

@@ -16,7 +16,7 @@ from personae.cast.scores import (
 )
 from personae.errors import InputError
 from personae.records import Failure
-from personae.records.cast_scores import DialogueScore, SwitchScore
+from personae.records.cast_scores import DialogueScore, LiftScore, SwitchScore
 
 NAMES = ("Ada", "Bob", "Cleo")
 
@@ -114,6 +114,33 @@ def test_a_switch_costs_what_the_other_s_turns_add_and_leaks_where_its_blocks_fi
     lines = [switched(1, 20, 18, 25), switched(1, 20, 24, 20, turn=6), switched(2, 30, 20, 29)]
     assert measure(lines, "switch_cost", NAMES).mean == pytest.approx(((0.2 - 0.4) / 2 + 1.0) / 2)
     assert measure(lines, "switch_leak", NAMES).mean == pytest.approx((0.5 + 1) / 2)
+
+
+def answered(row: int, lift: float | None, **more: Any) -> LiftScore:
+    fields: dict[str, Any] = {
+        "method": "cast",
+        "row": row,
+        "source": f"held-out, line {row}",
+        "language": "en",
+        "character": "Ada",
+        "question": "Who?",
+        "answer": None if lift is None else "I.",
+        "lift": lift,
+        "failure": Failure(cause="empty", detail="x") if lift is None else None,
+    }
+    return LiftScore(**fields | more)
+
+
+def test_lift_is_the_mean_over_answers_and_what_was_not_answered_is_missing() -> None:
+    lines = [answered(1, 0.4), answered(2, -0.2), answered(3, None), answered(4, None)]
+    found = measure(lines, "lift", NAMES)
+    assert found.mean == pytest.approx(0.1)
+    assert (found.n, found.missing) == (2, 0.5)
+    assert measure(lines[2:], "lift", NAMES).reason == "none_scored"
+    others = [line.model_copy(update={"method": "base", "lift": 0.0}) for line in lines[:2]]
+    (difference,) = differences([*lines[:2], *others])
+    assert difference.metric == "lift"
+    assert difference.difference.mean == pytest.approx(0.1)
 
 
 def test_scores_are_given_for_the_cast_and_for_each_character() -> None:

@@ -26,20 +26,17 @@ from __future__ import annotations
 import hashlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from personae.cast.densegate import DenseGate, dense_gate, speaks_as
 from personae.cast.gate import first_paragraph, hashed
 from personae.cast.plan import (
-    PLAN,
-    ROWS,
-    TRAINING,
     Stage,
     TrainPlan,
     one_per_character,
@@ -52,10 +49,9 @@ from personae.cast.stacked import StackedLoRA
 from personae.cast.train import train
 from personae.errors import InputError, UsageError
 from personae.records import Character
-from personae.records.base import content_hash, explain
-from personae.records.cast import CastRow
+from personae.records.base import content_hash
 from personae.records.cast_scores import KeptMethod, KeptMethods, MethodName
-from personae.records.files import read_json, read_jsonl, write_atomically
+from personae.records.files import read_json, write_atomically
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -369,34 +365,3 @@ class Retriever:
             if not told or told not in " ".join(self.pieces[n].split()).casefold()
         ]
         return tuple(fitting[:most])
-
-
-def read_training(cast: Path) -> tuple[TrainPlan, tuple[CastRow, ...]]:
-    """What a cast was trained on, and how: CAST/training/plan.json and rows.jsonl.
-
-    Raises:
-        InputError: the cast does not keep them, or they are not such.
-    """
-    plan_file, rows_file = cast / TRAINING / PLAN, cast / TRAINING / ROWS
-    for file in (plan_file, rows_file):
-        if not file.is_file():
-            raise InputError(
-                "this cast does not keep what it was trained on, so nothing can be trained to be "
-                "compared with it",
-                path=file,
-                mend="Train it again (personae cast train), or evaluate it without baselines",
-            )
-    value = read_json(plan_file, limit=MAX_FILE)
-    known = {field.name for field in fields(TrainPlan)}
-    given = value.get("plan", value) if isinstance(value, dict) else None
-    if not isinstance(given, dict) or not set(given) <= known:
-        raise InputError("not a plan of training", path=plan_file)
-    try:
-        plan = TypeAdapter(TrainPlan).validate_python(given)
-    except ValidationError as error:
-        raise InputError(f"not a plan of training: {explain(error)}", path=plan_file) from None
-    rows = tuple(
-        CastRow.from_dict(line, path=rows_file, place=f"line {number}")
-        for number, line in read_jsonl(rows_file)
-    )
-    return plan, rows
