@@ -15,8 +15,10 @@ from personae.cast.expand import with_slot
 from personae.cast.generate import (
     CastGenerator,
     Generated,
+    Prompt,
     Wanted,
 )
+from personae.cast.stacked import StackedLoRA
 from personae.cast.store import Cast, write_cast
 from personae.errors import ContextLengthError, ServerError, UsageError
 from personae.records.cast import Block, CastCharacter
@@ -373,3 +375,68 @@ def test_a_character_that_was_added_on_disk_joins_while_others_speak(
     finally:
         running.close()
         fresh.close()
+
+
+def other_model(kind: str, vocabulary: int) -> Any:
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    sizes = {
+        "vocab_size": vocabulary, "hidden_size": 64, "num_attention_heads": 4,
+        "num_hidden_layers": 3, "eos_token_id": 2, "bos_token_id": 0, "pad_token_id": 0,
+    }  # fmt: skip
+    more: dict[str, dict[str, Any]] = {
+        "gpt2": {"n_embd": 64, "n_layer": 3, "n_head": 4, "n_positions": 256},
+        "mistral": {"intermediate_size": 128, "num_key_value_heads": 2, "sliding_window": 8},
+        "gemma2": {
+            "intermediate_size": 128, "num_key_value_heads": 2, "head_dim": 16, "sliding_window": 8,
+        },
+        "bloom": {},
+        "mamba": {},
+    }  # fmt: skip
+    torch.manual_seed(3)
+    made = AutoModelForCausalLM.from_config(AutoConfig.for_model(kind, **{**sizes, **more[kind]}))
+    for parameter in made.parameters():
+        if parameter.dim() > 1:
+            parameter.data.mul_(4)  # random weights as they begin say the same to everything
+    return made
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "mistral", "gemma2", "bloom"])
+def test_learnt_positions_sliding_windows_and_alibi_survive_the_padding(
+    kind: str, cast: Cast, tiny_base: Path
+) -> None:
+    base = loaded(tiny_base)
+    base.model = other_model(kind, len(base.tokenizer))
+    stack = StackedLoRA(base.model, [block.name for block in cast.manifest.blocks], rank=4)
+    for layer in stack.layers.values():
+        torch.nn.init.normal_(layer.b, std=0.3)
+    generator = CastGenerator(base, stack, cast, rows=3)
+    wanted = []
+    for n, text in enumerate(TEXTS):
+        prompt = prompt_of(generator, text, NAMES[n % 2])
+        mixed = tuple(who if at % 5 else None for at, who in enumerate(prompt.speakers))
+        wanted.append(
+            Wanted(Prompt(prompt.ids, mixed), NAMES[n % 2], max_tokens=4 + 3 * n, temperature=0.0)
+        )
+    found = generator.run(wanted)
+    generator.close()
+    for one, reply in zip(wanted, found, strict=True):
+        out: list[int] = []
+        while len(out) < one.max_tokens:
+            voices = [*one.prompt.speakers, *[one.character] * len(out)]
+            rows = [cast.character(v).weights if v else {} for v in voices]
+            with torch.no_grad(), stack.speaking(stack.weights(rows)[None]):
+                ids = torch.tensor([[*one.prompt.ids, *out]])
+                token = int(base.model(ids, use_cache=False).logits[0, -1].argmax())
+            if token == base.tokenizer.eos_token_id:
+                break
+            out.append(token)
+        assert tuple(out) == reply.ids
+
+
+def test_a_model_with_a_recurrent_state_is_refused(cast: Cast, tiny_base: Path) -> None:
+    base = loaded(tiny_base)
+    base.model = other_model("mamba", len(base.tokenizer))
+    stack = StackedLoRA(base.model, [block.name for block in cast.manifest.blocks], rank=4)
+    with pytest.raises(UsageError, match="state for the whole text"):
+        CastGenerator(base, stack, cast)

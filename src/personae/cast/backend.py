@@ -270,6 +270,7 @@ class CastBackend:
             failure = Failure(cause="empty", detail=f"{name or BASE} said nothing ({reply.finish})")
         return reply.model_copy(
             update={
+                "text": reply.text if failure is None else None,
                 "failure": failure,
                 "seconds": time.monotonic() - began,
                 "served_model": f"{self._house.path.name}#{name or BASE}",

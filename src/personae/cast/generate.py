@@ -49,6 +49,7 @@ _REUSE_FROM = 16  # tokens; a shorter prefix is cheaper to compute in a batch th
 _KV_BYTES = 1 << 30
 _KEPT_BYTES = 256 << 20
 _SCORED_AT_ONCE = 128
+_CONTEXT = 4096
 
 T = TypeVar("T")
 Finish = Literal["stop", "length"]
@@ -181,7 +182,8 @@ class CastGenerator:
         kept_bytes: of those kept from finished replies.
 
     Raises:
-        UsageError: a character speaks through a block that the stack has not.
+        UsageError: a character speaks through a block that the stack has not, or the model keeps a
+            recurrent state.
     """
 
     def __init__(
@@ -199,13 +201,20 @@ class CastGenerator:
         for character in cast.manifest.characters:
             self.learn(character.name, character.weights)
         self._model: Any = base.model
+        if getattr(self._model, "_is_stateful", False):
+            raise UsageError(
+                f"{type(self._model).__name__} keeps a state for the whole text instead of keys "
+                "and values of each token, so replies cannot share a batch or be gone on with; "
+                "take a transformer as the base"
+            )
         self._model.eval()
         self._tokenizer: Any = base.tokenizer
         self._rows, self._kv_bytes = rows, kv_bytes
         self._kept = Kept(kept_bytes)
         self._ends = _end_tokens(self._model, self._tokenizer)
         config = self._model.config.get_text_config()
-        self.context: int = config.max_position_embeddings
+        # What writes none (ALiBi) has no end of its own; the cap on bytes holds there too.
+        self.context: int = getattr(config, "max_position_embeddings", None) or _CONTEXT
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
