@@ -148,6 +148,11 @@ def token_nlls(
             before = wanted.roll(-1, 1).flatten().nonzero()[:, 0].to(device)
             with torch.inference_mode(), _only_at(head, before), speaking(batch, width):
                 logits = model(input_ids=ids.to(device), use_cache=False).logits[0]
+                if logits.shape[:-1] != targets.shape:
+                    raise UsageError(
+                        f"{type(model).__name__} does not make one row of logits for each row of "
+                        "its output embedding, and cannot be scored"
+                    )
                 nlls = _cross_entropy(logits, targets).cpu().numpy()
             if not np.isfinite(nlls).all():
                 raise UsageError("the model's likelihoods are not finite: are its weights whole?")

@@ -347,6 +347,11 @@ def _add_eval(parts: Any) -> None:
     made.add_argument(
         "--seeds", type=int, metavar="N", help="train each method N times, with seeds 0 to N - 1"
     )
+    made.add_argument(
+        "--lift",
+        action="store_true",
+        help="have cast and base answer the held-out questions, and give the answers' persona lift",
+    )
     made.add_argument("--lang", choices=["en", "zh"], default="en", help="of the report")
     json_option(made)
 
@@ -363,6 +368,7 @@ def _eval(args: argparse.Namespace) -> int:
             args.out,
             baselines=args.baselines,
             seeds=args.seeds,
+            lift=args.lift,
             language=args.lang,
             watcher=display,
         ),
