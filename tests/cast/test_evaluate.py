@@ -86,6 +86,24 @@ def test_rows_of_any_length_have_the_loss_that_transformers_gives_each_alone(
         assert scored.per_token == pytest.approx(nll / tokens, rel=1e-5)
 
 
+def test_what_a_model_does_to_its_logits_afterwards_is_done_to_the_few_too() -> None:
+    from transformers import Gemma2Config, Gemma2ForCausalLM, GPT2Config, GPT2LMHeadModel
+
+    gemma = Gemma2Config(
+        vocab_size=260, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, num_key_value_heads=1, head_dim=16, sliding_window=8,
+        final_logit_softcapping=0.5,
+    )  # fmt: skip
+    gpt = GPT2Config(vocab_size=260, n_embd=32, n_layer=2, n_head=2, n_positions=64)
+    torch.manual_seed(0)
+    models: list[Any] = [Gemma2ForCausalLM(gemma), GPT2LMHeadModel(gpt)]
+    for model in models:
+        model.eval()
+        found = score_rows(SimpleNamespace(model=model), None, ROWS, [{}] * len(ROWS))  # type: ignore[arg-type]  # the model alone is asked
+        for scored, row in zip(found, ROWS, strict=True):
+            assert scored.nll == pytest.approx(loss_of_transformers(model, row)[0], rel=1e-5)
+
+
 def test_each_row_of_a_mixed_batch_speaks_through_its_own_blocks(
     base: Any, stack: StackedLoRA
 ) -> None:
@@ -286,6 +304,7 @@ def test_a_dialogue_scored_line_by_line_is_the_sum_of_its_lines(base: Any, tiny_
     units, _ = units_of([given], CAST[:1], layout, "full", 512)
     way = Prompted(layout, 2048, {"Ada": card}, retrieves=True)
     (line,) = score_method(base, None, way, units, [], ("Ada",), method="rag").lines
+    assert isinstance(line, DialogueScore)
     rows = [row for row, _ in way.own(units[0])]
     assert len(rows) == 2
     whole = sum(loss_of_transformers(base.model, row)[0] for row in rows)
