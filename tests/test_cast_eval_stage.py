@@ -181,6 +181,8 @@ def test_what_the_cast_keeps_is_not_trained_again(
     assert not (tmp_path / "run" / "baselines").exists()
     assert {m.method: m.seeds for m in found.scores.methods}["one_shared"] == (0,)
     assert "one_seed" in found.scores.notes
+    (ours,) = [one for one in found.scores.consumption if one.method == "cast"]
+    assert ours.training_seconds.how == "measured"  # as `cast train` measured it
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from personae.cast.scores import (
     write_lines,
 )
 from personae.cast.store import BLOCKS, Cast, read_cast
-from personae.cast.training import read_training
+from personae.cast.training import read_spent, read_training
 from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Character, Failure, Language, Manifest
@@ -487,6 +487,7 @@ class _Session:
             len(self.cast.names),
             shapes=shapes,
             kept=self.kept,
+            cast=read_spent(self.cast.path),
             stored=self._files,
             token_seconds={
                 cast("MethodName", m): seconds / tokens

@@ -1,7 +1,8 @@
 """The stage `personae cast train`: from dialogues and a base model to a cast, in one folder.
 
 Beside the cast itself the folder keeps, under `training/`, what it was trained on and how it went:
-plan.json, rows.jsonl, refused.jsonl, history.jsonl, loss.svg, and while it lasts a checkpoint.
+plan.json, rows.jsonl, refused.jsonl, history.jsonl, loss.svg, spent.json (the time it took), and
+while it lasts a checkpoint.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from personae.cast.history import TrainingStep, read_history, write_history
 from personae.cast.plan import PLAN, ROWS, TRAINING, TrainPlan, stages_of
 from personae.cast.rows import Data, data_sources, read_data, summary, write_rows
 from personae.cast.store import MANIFEST, Cast, read_cast, write_cast
+from personae.cast.training import spending, write_spent
 from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Character, content_hash
@@ -151,7 +153,13 @@ def train_cast(
         cast, history, padding = read_cast(out), read_history(out / TRAINING / HISTORY), None
     else:
         checkpoint = out / TRAINING / CHECKPOINT
-        trained = train(loaded, encoded, plan, checkpoint=checkpoint, resume=True, watcher=watcher)
+        whole = not checkpoint.exists()
+        with spending(loaded) as cost:
+            trained = train(
+                loaded, encoded, plan, checkpoint=checkpoint, resume=True, watcher=watcher
+            )
+        if whole and cost.spent is not None:  # of a resumed one only a part was measured
+            write_spent(out, cost.spent)
         history, padding = trained.history, trained.padding
         write_history(out / TRAINING / HISTORY, history)
         write_plot(history, out / TRAINING / LOSS)

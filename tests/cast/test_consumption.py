@@ -3,6 +3,7 @@
 import pytest
 
 from personae.cast.consumption import BaseSize, Shape, consumption
+from personae.cast.training import Spent
 from personae.records.cast_scores import Consumption, ConsumptionOf, Figure, KeptMethod
 
 BASE = BaseSize(parameters=1_000, bytes=2_000)  # in 16 bits
@@ -66,6 +67,16 @@ def test_what_was_run_is_measured_and_seeds_are_averaged() -> None:
     assert found["one_shared"].token_seconds == Figure(value=0.002, how="measured")
     assert found["cast"].token_seconds == Figure(value=0.003, how="measured")
     assert found["model_each"].token_seconds == Figure(value=0.001, how="computed")
+
+
+def test_the_cast_s_own_training_stands_where_it_was_not_trained_again() -> None:
+    spent = Spent(seconds=9.0, peak_bytes=7_000)
+    found = by_method(consumption(BASE, 6, shapes=SHAPES, cast=spent))
+    assert found["cast"].training_seconds == Figure(value=9.0, how="measured")
+    assert found["cast"].training_memory == Figure(value=7_000, how="measured")
+    again = kept(0, 3.0).model_copy(update={"method": "retrained"})
+    found = by_method(consumption(BASE, 6, shapes=SHAPES, cast=spent, kept=[again]))
+    assert found["cast"].training_seconds == Figure(value=3.0, how="measured")
 
 
 def test_a_figure_says_how_it_is_known() -> None:

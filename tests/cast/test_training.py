@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
+from personae.cast.base import load_base
 from personae.cast.plan import TrainPlan
 from personae.cast.rows import write_rows
-from personae.cast.training import read_training
+from personae.cast.training import read_spent, read_training, spending, write_spent
 from personae.errors import InputError, UsageError
 from personae.records.cast import CastRow, CastTurn
 
@@ -43,3 +44,26 @@ def test_what_is_no_plan_is_an_error(tmp_path: Path, plan: dict[str, Any]) -> No
 def test_a_cast_that_keeps_no_rows_says_what_to_do(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="without baselines"):
         read_training(tmp_path)
+
+
+# What it took
+
+
+def test_a_training_is_timed_and_one_that_fails_has_no_cost(
+    tiny_base: Path, tmp_path: Path
+) -> None:
+    base = load_base(str(tiny_base), dtype="float32", device="cpu")
+    with spending(base) as cost:
+        assert cost.spent is None
+    assert cost.spent is not None
+    assert cost.spent.seconds >= 0
+    assert cost.spent.peak_bytes is None  # a CPU does not say
+    with pytest.raises(ZeroDivisionError), spending(base) as failed:
+        1 / 0  # noqa: B018
+    assert failed.spent is None
+    assert read_spent(tmp_path) is None
+    write_spent(tmp_path, cost.spent)
+    assert read_spent(tmp_path) == cost.spent
+    (tmp_path / "training" / "spent.json").write_text('{"seconds": -1}', "utf-8")
+    with pytest.raises(InputError, match=r"spent\.json"):
+        read_spent(tmp_path)

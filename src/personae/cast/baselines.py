@@ -24,14 +24,12 @@ This module imports torch; import it inside functions (DESIGN rule 7).
 from __future__ import annotations
 
 import hashlib
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
-import torch
 from pydantic import TypeAdapter
 
 from personae.cast.densegate import DenseGate, dense_gate, speaks_as
@@ -47,6 +45,7 @@ from personae.cast.plan import (
 from personae.cast.profiles import Profiles, asked_terms, pieces_of
 from personae.cast.stacked import StackedLoRA
 from personae.cast.train import train
+from personae.cast.training import spending
 from personae.errors import InputError, UsageError
 from personae.records import Character
 from personae.records.base import content_hash
@@ -155,14 +154,11 @@ def train_method(
     characters = tuple(encoded)
     recipe = recipe_of(method, plan, characters)
     stack: Any = _gate(base, recipe, characters, cards or {}, encoder, method)
-    device = base.model.get_input_embeddings().weight.device
-    if device.type == "cuda":
-        torch.cuda.reset_peak_memory_stats(device)
-    started = time.perf_counter()
-    trained = train(base, encoded, recipe.plan, stages=recipe.stages, stack=stack, watcher=watcher)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    seconds = time.perf_counter() - started
+    with spending(base) as cost:
+        trained = train(
+            base, encoded, recipe.plan, stages=recipe.stages, stack=stack, watcher=watcher
+        )
+    assert cost.spent is not None
     stack = trained.stack
     name = f"{FOLDER}/{method}-{plan.seed}.safetensors"
     tensors = stack.state()
@@ -177,8 +173,8 @@ def train_method(
         parameters=every,
         active=every if isinstance(stack, DenseGate) else every // len(stack.slots) * working,
         tokens=sum(step.tokens for step in trained.history if step.loss is not None),
-        seconds=seconds,
-        peak_bytes=torch.cuda.max_memory_allocated(device) if device.type == "cuda" else None,
+        seconds=cost.spent.seconds,
+        peak_bytes=cost.spent.peak_bytes,
         recipe=recipe_hash(method, recipe, encoded, cards or {}),
         file=name,
         sha256=_write(folder / name, tensors),

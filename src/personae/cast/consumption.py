@@ -18,6 +18,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from personae.cast.training import Spent
 from personae.records.cast_scores import (
     Consumption,
     ConsumptionOf,
@@ -69,6 +70,7 @@ def consumption(
     *,
     shapes: Mapping[ConsumptionOf, Shape],
     kept: Sequence[KeptMethod] = (),
+    cast: Spent | None = None,
     stored: Mapping[str, int] | None = None,
     token_seconds: Mapping[MethodName, float] | None = None,
 ) -> tuple[Consumption, ...]:
@@ -78,6 +80,7 @@ def consumption(
         characters: how many the cast has.
         shapes: of the ways to be compared.
         kept: the methods that were trained here; of several seeds the means are taken.
+        cast: what training the cast took; asked where it was not trained again.
         stored: bytes of files by `KeptMethod.file`.
         token_seconds: measured seconds to score a token, by method.
     """
@@ -85,8 +88,11 @@ def consumption(
     made = [_model_each(base, characters, seconds.get("base"))]
     for method, shape in shapes.items():
         own = [k for k in kept if k.method == METHOD_OF[method]]
+        costs = [Spent(seconds=k.seconds, peak_bytes=k.peak_bytes) for k in own]
+        if method == "cast" and not costs and cast is not None:
+            costs = [cast]
         files = [(stored or {})[k.file] for k in own if k.file in (stored or {})]
-        peaks = [k.peak_bytes for k in own if k.peak_bytes is not None]
+        peaks = [one.peak_bytes for one in costs if one.peak_bytes is not None]
         disk = shape.stored if shape.stored is not None else (files[0] if files else None)
         size = shape.parameters * FLOAT32
         speed = seconds.get(METHOD_OF[method], seconds.get("cast") if method == "cast" else None)
@@ -99,8 +105,8 @@ def consumption(
                 if peaks
                 else computed(base.bytes + shape.parameters * TRAINED_BYTES),
                 serving_memory=computed(base.bytes + size),
-                training_seconds=measured(sum(k.seconds for k in own) / len(own))
-                if own
+                training_seconds=measured(sum(one.seconds for one in costs) / len(costs))
+                if costs
                 else Figure(),
                 token_seconds=Figure() if speed is None else measured(speed),
             )
