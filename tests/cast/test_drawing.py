@@ -78,3 +78,14 @@ def test_one_row_that_needs_all_of_the_vocabulary_does_not_change_another_ones_d
         torch.cat([flat, ties]), [1.0, 1.0], [0.99, 0.9], [random.Random(1), random.Random(4)]
     )
     assert beside[1] == alone[0]
+
+
+def test_logits_that_are_no_numbers_are_an_error_and_no_token() -> None:
+    broken = torch.zeros(2, 5)
+    broken[1, 3] = float("nan")
+    with pytest.raises(FloatingPointError):
+        draw(broken, [0.0, 0.0], [1.0, 1.0], [random.Random(1)] * 2)
+
+
+def test_the_smallest_temperature_takes_the_likeliest() -> None:
+    assert draw(torch.tensor([[0.0, 80.0, 79.0]]), [1e-300], [1.0], [random.Random(1)]) == [1]

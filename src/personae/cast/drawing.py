@@ -15,6 +15,7 @@ from torch import Tensor
 from personae.records import TokenLogprob
 
 _LIKELY = 512  # tokens looked at before all are sorted
+_COLD = 1e-4  # a temperature below which logits over it leave float32
 _UNFINISHED = "\ufffd"
 
 
@@ -28,9 +29,14 @@ def draw(
 
     By the inverse of the distribution function over the tokens in the order of their probability,
     cut where their sum first reaches top_p (Holtzman et al. 2020, section 3.1).
+
+    Raises:
+        FloatingPointError: a logit is no number.
     """
+    if bool(logits.isnan().any()):
+        raise FloatingPointError("the model gives no numbers (NaN)")
     chosen = logits.argmax(-1)
-    warm = [n for n, one in enumerate(temperature) if one > 0]
+    warm = [n for n, one in enumerate(temperature) if one > _COLD]
     if warm:
         p = (logits[warm] / logits.new_tensor([temperature[n] for n in warm])[:, None]).softmax(-1)
         most = logits.new_tensor([top_p[n] for n in warm])

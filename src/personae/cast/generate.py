@@ -178,7 +178,8 @@ class CastGenerator:
     Args:
         base: the model; the stack stands in it already.
         rows: how many replies are generated at once.
-        kv_bytes: of the keys and values of the replies under way; further ones wait.
+        kv_bytes: of the keys and values of the replies under way; further ones wait. None: 1 GiB,
+            on CUDA at least a third of the memory that is free.
         kept_bytes: of those kept from finished replies.
 
     Raises:
@@ -193,7 +194,7 @@ class CastGenerator:
         cast: Cast,
         *,
         rows: int = ROWS,
-        kv_bytes: int = _KV_BYTES,
+        kv_bytes: int | None = None,
         kept_bytes: int = _KEPT_BYTES,
     ) -> None:
         self.base, self.stack, self.cast = base, stack, cast
@@ -209,7 +210,8 @@ class CastGenerator:
             )
         self._model.eval()
         self._tokenizer: Any = base.tokenizer
-        self._rows, self._kv_bytes = rows, kv_bytes
+        self._rows = rows
+        self._kv_bytes = _room_for_keys(self._model.device) if kv_bytes is None else kv_bytes
         self._kept = Kept(kept_bytes)
         self._ends = _end_tokens(self._model, self._tokenizer)
         config = self._model.config.get_text_config()
@@ -665,6 +667,13 @@ def _carry_out(work: Callable[[], Any], done: Future[Any]) -> None:
         done.set_result(work())
     except BaseException as error:  # noqa: BLE001  it is the caller's, wherever he waits
         done.set_exception(error)
+
+
+def _room_for_keys(device: torch.device) -> int:
+    if device.type != "cuda":
+        return _KV_BYTES
+    free, _total = torch.cuda.mem_get_info(device)
+    return max(_KV_BYTES, free // 3)
 
 
 def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
