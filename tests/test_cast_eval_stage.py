@@ -17,6 +17,7 @@ from personae.cast.rows import write_rows
 from personae.cast.scores import read_lines
 from personae.cast_eval_stage import evaluate_cast
 from personae.cast_stage import train_cast
+from personae.cli import main
 from personae.errors import InputError, UsageError
 from personae.records import Character
 from personae.records.cast import CastRow, CastTurn
@@ -256,3 +257,28 @@ def test_seeds_are_of_trainings_and_count_from_one(
     shutil.rmtree(bare / "training")
     with pytest.raises(InputError, match="does not keep"):
         evaluate_cast(bare, [made / "held.jsonl"], tmp_path / "run", baselines=True, base=base)
+
+
+# On the command line
+
+
+def test_an_evaluation_is_made_resumed_and_reported_on_the_command_line(
+    made: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    run = tmp_path / "run"
+    cast, held = str(made / "cast"), str(made / "held.jsonl")
+    assert main(["cast", "eval", cast, "--data", held, "--out", str(run), "--json"]) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert [m["method"] for m in first["methods"]] == ["cast", "base"]
+    assert first["page"] == str(run / "report.html")
+    (run / "scores.json").unlink()
+    assert main(["report", str(run)]) == 2
+    assert "personae resume" in capsys.readouterr().err
+    assert main(["resume", str(run), "--json"]) == 0
+    again = json.loads(capsys.readouterr().out)
+    assert again["methods"] == first["methods"]
+    page = tmp_path / "zh.html"
+    assert main(["report", str(run), "--lang", "zh", "--out", str(page)]) == 0
+    assert "仅基座" in page.read_text("utf-8")
+    assert "the base alone" in (run / "report.html").read_text("utf-8")
+    assert main(["report", str(run), "--csv"]) == 2

@@ -139,6 +139,10 @@ def evaluate_cast(
             "cast": str(cast_path),
             "data": [str(path) for path in paths],
             "max_tokens": max_tokens,
+            "baselines": baselines,
+            "seeds": seeds,
+            "lift": lift,
+            "cwd": str(Path.cwd()),
         },
     )
     write_atomically(out / REFUSED, (one.to_json() + "\n" for one in refused))
@@ -203,6 +207,28 @@ def _check_unseen(rows: Sequence[CastRow], trained: Sequence[CastRow], path: Pat
             path=path,
             mend="Hold out others, or train without these",
         )
+
+
+def read_evaluation(run: Path) -> Evaluated:
+    """What an evaluation left, read back from its folder.
+
+    Raises:
+        InputError: it is no finished evaluation of a cast.
+    """
+    manifest = read_manifest(run)
+    file = run / SCORES
+    if manifest.kind != KIND or not file.is_file():
+        raise InputError(
+            f"this is a run of {manifest.kind!r}"
+            if manifest.kind != KIND
+            else f"there is no {SCORES}: the evaluation did not come to its end",
+            path=run,
+            mend="Give the finished run of a `personae cast eval`"
+            if manifest.kind != KIND
+            else f"Go on with it: personae resume {run}",
+        )
+    scores = CastScores.from_dict(read_json(file), path=file)
+    return Evaluated(run, scores, read_lines(run / RESULTS))
 
 
 @dataclass

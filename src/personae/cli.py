@@ -417,6 +417,8 @@ def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> 
 
     if args.command == "report" and are_play_runs(runs):
         return _show_plays(args, runs)
+    if args.command == "report" and read_manifest(runs[0]).kind == "cast eval":
+        return cast.show_evaluation(args, runs)
     if getattr(args, "scene", None):
         raise UsageError("--scene is for plays, and these runs are none")
     data = gather(runs, audits=getattr(args, "audit", None) or (), prices=prices_of(args))
@@ -607,6 +609,7 @@ _RESUMES: dict[str, Resume] = {
     **scene.RESUMES,
     **play.RESUMES,
     **rate.RESUMES,
+    **cast.RESUMES,
 }
 
 if __name__ == "__main__":

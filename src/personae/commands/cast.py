@@ -11,16 +11,17 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from personae.commands.base import Resume, command, json_option, show_document
+from personae.commands.base import Resume, Was, command, json_option, show_document
 from personae.errors import UsageError
 from personae.progress import Display
 from personae.records.shown import clean
+from personae.session import REPORT, RESULTS
 
 if TYPE_CHECKING:
     from personae.cast.plan import TrainPlan
+    from personae.cast_eval_stage import Evaluated
     from personae.records.cast_reports import Addition
 
-RESUMES: dict[str, Resume] = {}
 
 DATA_HELP = (
     "cards, starter:ID, runs of `personae eval` and `personae play`, dialogues as JSONL, or folders"
@@ -358,7 +359,6 @@ def _add_eval(parts: Any) -> None:
 
 def _eval(args: argparse.Namespace) -> int:
     from personae.cast_eval_stage import evaluate_cast
-    from personae.reports.cast import print_scores
 
     done = _watched(
         args,
@@ -373,11 +373,43 @@ def _eval(args: argparse.Namespace) -> int:
             watcher=display,
         ),
     )
-    document = {**done.scores.to_dict(), "run": str(done.path)}
+    return _show_evaluation(args, done, done.path / REPORT)
+
+
+def _resume_eval(args: argparse.Namespace, run: Path, was: Was) -> int:
+    args.cast, args.out = Path(was("cast", str)), run
+    args.data = [Path(path) for path in was.texts("data")]
+    args.baselines, args.lift = was("baselines", bool), was("lift", bool)
+    args.seeds, args.lang = was("seeds", int, None), was.manifest.language
+    return _eval(args)
+
+
+def show_evaluation(args: argparse.Namespace, runs: list[Path]) -> int:
+    """`personae report` over an evaluation of a cast: its page again, from its files."""
+    from personae.cast_eval_stage import read_evaluation
+    from personae.reports.cast import write_page
+    from personae.session import read_manifest
+
+    if len(runs) > 1 or args.csv or args.scene:
+        raise UsageError(
+            "a cast's evaluation is reported by itself, without --csv and --scene; its lines are "
+            f"in {runs[0] / RESULTS}"
+        )
+    done = read_evaluation(runs[0])
+    args.lang = args.lang or read_manifest(runs[0]).language
+    page = args.out or runs[0] / REPORT
+    write_page(done.scores, done.lines, page, args.lang)
+    return _show_evaluation(args, done, page)
+
+
+def _show_evaluation(args: argparse.Namespace, done: Evaluated, page: Path) -> int:
+    from personae.reports.cast import print_scores
+
+    document = {**done.scores.to_dict(), "run": str(done.path), "page": str(page)}
 
     def show(console: Console) -> None:
         print_scores(done.scores, console, args.lang)
-        console.print(f"The page: {done.path}/report.html", markup=False)
+        console.print(f"The page: {page}", markup=False)
 
     return show_document(args, document, show)
 
@@ -433,3 +465,6 @@ def _export(args: argparse.Namespace) -> int:
             console.print(clean(note), style="yellow", markup=False)
 
     return show_document(args, document, show)
+
+
+RESUMES: dict[str, Resume] = {"cast eval": _resume_eval}
