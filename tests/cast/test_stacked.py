@@ -255,6 +255,33 @@ def test_gradients_of_rows_together_are_those_of_rows_alone(tiny_base: Path, tok
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("tokens", [3, 300])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize("alike", [False, True])
+def test_blocks_gathered_for_all_layers_at_once_learn_the_same(
+    tiny_base: Path, tokens: int, dtype: str, alike: bool
+) -> None:
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    loader: Any = AutoModelForCausalLM
+    stack = _filled(loader.from_pretrained(tiny_base, dtype=getattr(torch, dtype)).eval())
+    ids, row = _ids(4, tokens), {"shared": 1.0, "anna": 1.0}
+    rows = [row] * 4 if alike else [row, {"bo": 1.0}, {"shared": 1.0, "cy": 1.0}, {"bo": 0.3}]
+    found = []
+    for once in (None, tokens, 10 * tokens + 7):  # the last was wrongly announced
+        stack.model.zero_grad()
+        with stack.speaking(stack.weights(rows), once=once):
+            logits = stack.model(input_ids=ids, use_cache=False).logits.float()
+            logits.log_softmax(-1).square().mean().backward()
+        found.append([p.grad.clone() for p in stack.parameters()])
+    for one, *others in zip(*found, strict=True):
+        for other in others:
+            scale = one.abs().max().item()
+            tolerance = {"float32": 1e-5, "bfloat16": 3e-2}[dtype] * scale + 1e-12
+            torch.testing.assert_close(other, one, rtol=0, atol=tolerance)
+
+
 def test_a_block_over_a_bf16_base_stays_fp32(tiny_base: Path) -> None:
     import torch
     from transformers import AutoModelForCausalLM

@@ -190,6 +190,13 @@ class Voices:
             sum(len(row.ids) for row in rows),
         )
 
+    def speaking(self, batch: Batch, *, learn: bool) -> AbstractContextManager[None]:
+        """Within it, one forward pass over the batch; with `learn`, one backward too."""
+        # A CPU gains nothing from gathering all blocks at once, and it costs memory (measured).
+        if isinstance(self._stack, StackedLoRA) and learn and self._stack.device.type != "cpu":
+            return self._stack.speaking(batch.weights, once=batch.ids.shape[1])
+        return self._stack.speaking(batch.weights)
+
 
 class SupervisedLogits:
     """The logits `[n, V]` of a batch's supervised positions.

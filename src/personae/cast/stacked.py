@@ -111,6 +111,9 @@ class _Speaking:
 
     mix: Mix | None = None
 
+    def __init__(self) -> None:
+        self.ready: dict[StackedLinear, _Ready] = {}
+
 
 @dataclass(frozen=True)
 class _Ready:
@@ -123,6 +126,10 @@ class _Ready:
 
     down: Tensor
     up: Tensor
+
+    def fits(self, by_rows: bool, dtype: torch.dtype) -> bool:
+        """Whether it was made for such a pass."""
+        return (self.down.dim() == 3) == by_rows and self.down.dtype == dtype
 
 
 class StackedLinear(nn.Module):
@@ -183,7 +190,9 @@ class StackedLinear(nn.Module):
             hidden = torch.bmm(seen, ready.down.mT) * spread
             if out.dim() == 3:
                 return out.baddbmm_(hidden, ready.up)
-            return torch.baddbmm(out.reshape(*seen.shape[:2], -1), hidden, ready.up).reshape(out.shape)
+            return torch.baddbmm(out.reshape(*seen.shape[:2], -1), hidden, ready.up).reshape(
+                out.shape
+            )
         hidden = ((seen @ ready.down.T) * spread).flatten(0, -2)
         flat = out.reshape(-1, out.shape[-1])
         if learning:  # in place, autograd would copy the view
@@ -193,28 +202,38 @@ class StackedLinear(nn.Module):
     def _ready(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
         """The mix's blocks; kept for the next pass where nothing is learnt."""
         if torch.is_grad_enabled():
-            return self._gathered(mix, by_rows, dtype)
+            ready = self._speaking.ready.pop(self, None)
+            if ready is not None and ready.fits(by_rows, dtype):
+                return ready
+            return _gathered(mix, [self], by_rows, dtype)[0]
         key = (mix, by_rows, dtype, self.a, self.a._version, self.b, self.b._version)
         if self._kept is None or not _identical(self._kept[0], key):
-            ready = self._gathered(mix, by_rows, dtype)
+            ready = _gathered(mix, [self], by_rows, dtype)[0]
             if not by_rows:  # laid out as the product of one token a row reads it
                 ready = _Ready(ready.down.T.contiguous().T, ready.up)
             self._kept = (key, ready)
         return self._kept[1]
 
-    def _gathered(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
-        if by_rows and dtype == self.a.dtype:
-            a = self.a.index_select(0, mix.own_present)
-            b = self.b.index_select(0, mix.own_present)
-        else:
-            a = self.a.index_select(0, mix.present).to(dtype)
-            b = self.b.index_select(0, mix.present).to(dtype)
-            if by_rows:
-                a, b = a[mix.own].flatten(0, 1), b[mix.own].flatten(0, 1)
-        down, up = a.flatten(0, 1), b.mT.flatten(0, 1)  # [slots r, in], [slots r, out]
-        if not by_rows:
-            return _Ready(down, up)
-        return _Ready(down.view(mix.rows, -1, down.shape[-1]), up.view(mix.rows, -1, up.shape[-1]))
+
+def _gathered(
+    mix: Mix, layers: Sequence[StackedLinear], by_rows: bool, dtype: torch.dtype
+) -> list[_Ready]:
+    """The mix's blocks of layers of one shape."""
+    a = layers[0].a[None] if len(layers) == 1 else torch.stack([layer.a for layer in layers])
+    b = layers[0].b[None] if len(layers) == 1 else torch.stack([layer.b for layer in layers])
+    if by_rows and dtype == a.dtype:
+        a, b = a.index_select(1, mix.own_present), b.index_select(1, mix.own_present)
+    else:
+        a = a.index_select(1, mix.present).to(dtype)
+        b = b.index_select(1, mix.present).to(dtype)
+        if by_rows:
+            own = mix.own.flatten()
+            a, b = a.index_select(1, own), b.index_select(1, own)
+    down, up = a.flatten(1, 2), b.mT.flatten(1, 2)  # [layers, slots r, in], [layers, slots r, out]
+    if by_rows:
+        down = down.reshape(len(layers), mix.rows, -1, down.shape[-1])
+        up = up.reshape(len(layers), mix.rows, -1, up.shape[-1])
+    return [_Ready(*pair) for pair in zip(down.unbind(), up.unbind(), strict=True)]
 
 
 def _identical(one: object, other: tuple[Any, ...]) -> bool:
@@ -404,22 +423,35 @@ class StackedLoRA:
         return Mix(weights, self.device)
 
     @contextlib.contextmanager
-    def speaking(self, weights: Tensor | Mix | None) -> Iterator[None]:
+    def speaking(self, weights: Tensor | Mix | None, *, once: int | None = None) -> Iterator[None]:
         """Within it, the model's forward passes use these weights; None is the base alone.
 
         Args:
             weights: `[rows, S]`, or `[rows, tokens, S]`, or what `mix` made of such. The same
                 weights a second time running (one token after the other) cost nothing anew.
+            once: for training: one forward pass over so many tokens a row is made within it, and
+                one backward. The blocks of all layers are then gathered together, in a few
+                operations instead of some in each layer (a small model on a GPU waits for nothing
+                else); their gradients are held until the last of them is there.
         """
         if isinstance(weights, Tensor):
             if self._last is None or not self._last.same(weights):
                 self._last = self.mix(weights)
             weights = self._last
         before, self._speaking.mix = self._speaking.mix, weights
+        if once is not None and weights is not None and weights.size:
+            by_rows = weights.uniform is None and weights.by_rows(once)
+            alike: dict[tuple[torch.Size, torch.Size], list[StackedLinear]] = {}
+            for layer in self.layers.values():
+                alike.setdefault((layer.a.shape, layer.b.shape), []).append(layer)
+            for layers in alike.values():
+                made = _gathered(weights, layers, by_rows, self.model.dtype)
+                self._speaking.ready.update(zip(layers, made, strict=True))
         try:
             yield
         finally:
             self._speaking.mix = before
+            self._speaking.ready.clear()
 
     def parameters(self) -> list[nn.Parameter]:
         """A `[capacity, r, in]` and B `[capacity, out, r]` of every layer, in order.

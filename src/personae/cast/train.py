@@ -451,7 +451,7 @@ class _Training:
         real = padded = 0
         for part in micro_batches(rows, self._micro if learn else 2 * self._micro):
             batch = voices.batch(part, characters)
-            with torch.set_grad_enabled(learn), self.stack.speaking(batch.weights):
+            with torch.set_grad_enabled(learn), voices.speaking(batch, learn=learn):
                 logits = self._logits(batch)
                 each = nn.functional.cross_entropy(logits.float(), batch.labels, reduction="none")
                 if learn:
