@@ -68,7 +68,7 @@ EXAMPLE = 36
 """Tokens of an answer, and of an example: the demo has to end within minutes on two cores."""
 VERDICT = 96
 CAST = ("sherlock-holmes", "don-quixote")
-CAST_TOKENS = 1_200
+CAST_TOKENS = 2_400
 """Supervised tokens of each character that its training takes: about a minute on two cores."""
 TURN = 112
 """Tokens of a verdict, and of what a character or the narrator says in the scene."""
@@ -180,7 +180,7 @@ async def _cast(run: Run, model: str, sampling: Sampling) -> None:
     if model != "local" or importlib.util.find_spec("torch") is None:
         return  # blocks need weights at hand, and the extra `train`
     folder = run.path / "cast"
-    plan = TrainPlan(tokens_per_role=CAST_TOKENS, lr=1e-3, seed=run.manifest.seed)
+    plan = TrainPlan(tokens_per_role=CAST_TOKENS, batch_rows=2, seed=run.manifest.seed)
     cards = [SCHEME + name for name in CAST]
     await asyncio.to_thread(
         train_cast, cards, model, folder, plan=plan, watcher=run.options.watcher

@@ -40,6 +40,7 @@ from personae.cast.gate import softmax
 from personae.cast.history import TrainingStep, write_history
 from personae.cast.rows import data_sources, read_rows, write_rows
 from personae.cast.store import Cast, attach, read_cast, write_cast
+from personae.cast.training import read_plan
 from personae.characters.card import read_character
 from personae.characters.prompt import plain_name
 from personae.characters.starter import SCHEME, starter
@@ -136,7 +137,7 @@ def add_character(
         heldout: dialogues of old characters; their likelihood before and after is reported.
         measured: whether the model is run for the report on forgetting; None: where it is needed
             anyway.
-        plan: of `expand`; made to fit the cast.
+        plan: of `expand`; made to fit the cast. None: as the cast was trained, where it says.
         seed: of the new block, the order of rows, and the draws of tuning.
         base: a loaded model that bears no blocks, or where the cast's base lies; None: where the
             manifest says.
@@ -177,7 +178,7 @@ def add_character(
         if how == "profile":
             made = _Made(_shared(cast.manifest))
         elif model and how == "expand":
-            plan = plan_for(cast.manifest, plan, seed)
+            plan = plan_for(cast.manifest, plan or read_plan(cast.path), seed)
             made = _expanded(model, name, near, rows, plan, checkpoint, resume, watcher)
         else:
             made = _fused(cast, name, near)

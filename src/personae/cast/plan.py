@@ -16,8 +16,12 @@ Schedule = Literal["constant", "cosine"]
 
 TRAINING, PLAN, ROWS = "training", "plan.json", "rows.jsonl"
 """Where a cast keeps what it was trained on, and how."""
+MEASURED_WIDTH = 576
+"""Width of the embedded model, over which the default learning rates were chosen."""
+WIDTH_POWER = 0.775
+"""A LoRA's best rate falls with the model's width to this power ("LoRA Without Regret", 2025)."""
 PAPER_TARGETS = ("q_proj", "v_proj")
-"""Neeko, section 4.3: the blocks sit on the query and value projections."""
+"""Neeko's released code: the blocks sit on the query and value projections."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +62,10 @@ class Stage:
 class TrainPlan:
     """How the blocks of a cast are trained.
 
+    Rates and the shared block's share of the budget are what six roles of 25,000 tokens over the
+    embedded model chose on development dialogues (docs/cast-quality.md); `for_width` takes the
+    rates to another model.
+
     Attributes:
         rank: of every block.
         alpha: the update of a block is `alpha / rank * B @ A`.
@@ -94,11 +102,11 @@ class TrainPlan:
     targets: str | tuple[str, ...] = "all-linear"
     mode: Mode = "full"
     protocol: CastProtocol = "personae"
-    lr: float = 5e-4
-    shared_lr: float = 1e-3
+    lr: float = 2e-3
+    shared_lr: float = 4e-3
     epochs: float = 3.0
     tokens_per_role: int | None = None
-    shared_share: float = 0.5
+    shared_share: float = 0.75
     batch_rows: int = 4
     micro_tokens: int | None = None
     clip: float | None = 1.0
@@ -139,13 +147,33 @@ class TrainPlan:
         if self.patience is not None and not self.development:
             raise UsageError("patience needs rows to watch: give `development` a share")
 
-    def paper(self) -> TrainPlan:
-        """The same plan with Neeko's block: rank 4, alpha 32, dropout 0.1, queries and values.
+    def for_width(self, width: int) -> TrainPlan:
+        """The same plan with rates for a model of another width (its hidden size).
 
-        Source: Neeko, section 4.3 (isolated blocks; no shared one).
+        The paper's rate stays: it is one for all models.
+        """
+        if self.protocol == "paper":
+            return self
+        less = (MEASURED_WIDTH / width) ** WIDTH_POWER
+        return replace(self, lr=self.lr * less, shared_lr=self.shared_lr * less)
+
+    def paper(self) -> TrainPlan:
+        """The same plan as Neeko trains: isolated blocks of rank 4, ten epochs, eight rows a step.
+
+        Source: Neeko, appendix A.1 and Table 6; what our copy of the text leaves out (alpha 32,
+        dropout 0.1, rate 2e-4 falling by a cosine, queries and values) is the released code's.
         """
         return replace(
-            self, protocol="paper", rank=4, alpha=32.0, dropout=0.1, targets=PAPER_TARGETS
+            self,
+            protocol="paper",
+            rank=4,
+            alpha=32.0,
+            dropout=0.1,
+            targets=PAPER_TARGETS,
+            lr=2e-4,
+            schedule="cosine",
+            epochs=10.0,
+            batch_rows=8,
         )
 
 

@@ -86,32 +86,43 @@ def read_spent(cast: Path) -> Spent | None:
     return Spent.from_dict(read_json(file, limit=MAX_FILE), path=file) if file.is_file() else None
 
 
+def read_plan(cast: Path) -> TrainPlan | None:
+    """How a cast was trained; None where it does not keep that.
+
+    Raises:
+        InputError: CAST/training/plan.json is no plan.
+    """
+    file = cast / TRAINING / PLAN
+    if not file.is_file():
+        return None
+    value = read_json(file, limit=MAX_FILE)
+    known = {field.name for field in fields(TrainPlan)}
+    given = value.get("plan", value) if isinstance(value, dict) else None
+    if not isinstance(given, dict) or not set(given) <= known:
+        raise InputError("not a plan of training", path=file)
+    try:
+        plan: TrainPlan = TypeAdapter(TrainPlan).validate_python(given)
+    except ValidationError as error:
+        raise InputError(f"not a plan of training: {explain(error)}", path=file) from None
+    return plan
+
+
 def read_training(cast: Path) -> tuple[TrainPlan, tuple[CastRow, ...]]:
     """What a cast was trained on, and how: CAST/training/plan.json and rows.jsonl.
 
     Raises:
         InputError: the cast does not keep them, or they are not such.
     """
-    plan_file, rows_file = cast / TRAINING / PLAN, cast / TRAINING / ROWS
-    for file in (plan_file, rows_file):
-        if not file.is_file():
-            raise InputError(
-                "this cast does not keep what it was trained on, so nothing can be trained to be "
-                "compared with it",
-                path=file,
-                mend="Train it again (personae cast train), or evaluate it without baselines",
-            )
-    value = read_json(plan_file, limit=MAX_FILE)
-    known = {field.name for field in fields(TrainPlan)}
-    given = value.get("plan", value) if isinstance(value, dict) else None
-    if not isinstance(given, dict) or not set(given) <= known:
-        raise InputError("not a plan of training", path=plan_file)
-    try:
-        plan = TypeAdapter(TrainPlan).validate_python(given)
-    except ValidationError as error:
-        raise InputError(f"not a plan of training: {explain(error)}", path=plan_file) from None
+    plan, file = read_plan(cast), cast / TRAINING / ROWS
+    if plan is None or not file.is_file():
+        raise InputError(
+            "this cast does not keep what it was trained on, so nothing can be trained to be "
+            "compared with it",
+            path=file if plan else cast / TRAINING / PLAN,
+            mend="Train it again (personae cast train), or evaluate it without baselines",
+        )
     rows = tuple(
-        CastRow.from_dict(line, path=rows_file, place=f"line {number}")
-        for number, line in read_jsonl(rows_file)
+        CastRow.from_dict(line, path=file, place=f"line {number}")
+        for number, line in read_jsonl(file)
     )
     return plan, rows

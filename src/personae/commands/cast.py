@@ -124,7 +124,7 @@ def _plan(args: argparse.Namespace, protocol: str, mode: str) -> TrainPlan:
     if protocol == "paper":
         begin = begin.paper()
     names = (
-        *("rank", "alpha", "lr", "shared_lr", "epochs", "tokens_per_role", "batch_rows"),
+        *("rank", "alpha", "epochs", "tokens_per_role", "batch_rows"),
         *("max_tokens", "development", "patience", "dtype"),
     )
     given = {name: value for name in names if (value := getattr(args, name)) is not None}
@@ -146,6 +146,7 @@ def _train(args: argparse.Namespace) -> int:
             args.base,
             args.out,
             plan=_plan(args, args.protocol, args.mode),
+            rates={n: v for n in ("lr", "shared_lr") if (v := getattr(args, n)) is not None},
             cards=args.card,
             licence=args.licence,
             character=args.speaker,
@@ -226,6 +227,7 @@ def _add(args: argparse.Namespace) -> int:
     from personae.cast.add import add_character
     from personae.cast.plan import TrainPlan
     from personae.cast.rows import read_rows
+    from personae.cast.training import read_plan
 
     refused: list[Any] = []
 
@@ -248,7 +250,7 @@ def _add(args: argparse.Namespace) -> int:
             data=rows(args.data),
             tune=args.tune,
             heldout=rows(args.heldout),
-            plan=replace(TrainPlan(), **given) if given else None,
+            plan=replace(read_plan(args.cast) or TrainPlan(), **given) if given else None,
             seed=args.seed,
             base=args.base,
             watcher=display,
