@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -440,3 +441,60 @@ def test_a_model_with_a_recurrent_state_is_refused(cast: Cast, tiny_base: Path) 
     stack = StackedLoRA(base.model, [block.name for block in cast.manifest.blocks], rank=4)
     with pytest.raises(UsageError, match="state for the whole text"):
         CastGenerator(base, stack, cast)
+
+
+def test_a_long_prompt_is_read_in_parts_between_the_steps_of_those_who_speak(
+    cast: Cast, tiny_base: Path
+) -> None:
+    generator = generator_of(cast, tiny_base, prefill_tokens=64)
+    long = greedy(generator, "Tell me more of the engine. " * 40, WU, max_tokens=8)
+    short = greedy(generator, TEXTS[0], ADA, max_tokens=60)
+    alone = [generator.run([one])[0].ids for one in (short, long)]
+    generator.forget()
+    passes: list[tuple[int, ...]] = []
+    hook = generator.base.model.register_forward_pre_hook(
+        lambda _m, _a, k: passes.append(tuple(k["input_ids"].shape)), with_kwargs=True
+    )
+    found = generator.run([short, long])
+    hook.remove()
+    assert [one.ids for one in found] == alone
+    parts = [n for n, (_, tokens) in enumerate(passes) if tokens > 1][1:]
+    assert len(parts) == -(-len(long.prompt.ids) // 64)
+    assert all(later - earlier == 2 for earlier, later in itertools.pairwise(parts))
+    assert all(tokens <= 64 for _, tokens in passes)
+    generator.close()
+
+
+def test_a_long_prompt_that_nobody_waits_for_is_not_read_to_its_end(
+    cast: Cast, tiny_base: Path
+) -> None:
+    generator = generator_of(cast, tiny_base, prefill_tokens=16)
+    speech = generator.submit(greedy(generator, "Tell me more of the engine. " * 60, WU))
+    passes: list[int] = []
+
+    def count(_module: Any, _args: Any, _kwargs: Any) -> None:
+        passes.append(1)
+        if len(passes) == 3:
+            speech.cancel()
+
+    hook = generator.base.model.register_forward_pre_hook(count, with_kwargs=True)
+    generator.between_steps(lambda: None).result()
+    while generator.busy:
+        generator.between_steps(lambda: None).result()
+    hook.remove()
+    assert len(passes) <= 4
+    assert generator.counts.cancelled == 1
+    generator.close()
+
+
+def test_a_generator_counts_what_it_does(cast: Cast, tiny_base: Path) -> None:
+    generator = generator_of(cast, tiny_base)
+    wanted = greedy(generator, TEXTS[1], ADA, max_tokens=5)
+    generator.run([wanted])
+    generator.run([wanted])
+    asked = len(wanted.prompt.ids)
+    counts = generator.counts
+    assert (counts.finished, counts.drawn, counts.failed, counts.cancelled) == (2, 10, 0, 0)
+    assert (counts.read, counts.cached) == (asked + 1, asked - 1)
+    assert counts.passes == 2 * 5
+    generator.close()

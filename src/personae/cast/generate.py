@@ -43,7 +43,9 @@ if TYPE_CHECKING:
 MAX_TOKENS = 512
 TEMPERATURE, TOP_P = 0.7, 0.95
 ROWS = 16
-_PREFILL_TOKENS = 2048  # of one forward pass, padding counted
+# Tokens of one forward pass, padding counted: a CPU is busy with a few hundred, and those who speak
+# wait meanwhile.
+_PREFILL_TOKENS, _PREFILL_TOKENS_CPU = 4096, 512
 _PAD_AT_MOST = 1.25  # tokens of a prefilled batch over tokens that are none of padding
 _REUSE_FROM = 16  # tokens; a shorter prefix is cheaper to compute in a batch than to copy
 _KV_BYTES = 1 << 30
@@ -116,6 +118,26 @@ class Generated:
     logprobs: tuple[TokenLogprob, ...] | None = None
 
 
+@dataclass
+class Counts:
+    """What a generator has done so far.
+
+    Attributes:
+        passes: forward passes.
+        read: tokens of prompts that were computed; `cached`: that were not.
+        drawn: tokens of replies, ends of turns included.
+        finished, failed, cancelled: replies.
+    """
+
+    passes: int = 0
+    read: int = 0
+    cached: int = 0
+    drawn: int = 0
+    finished: int = 0
+    failed: int = 0
+    cancelled: int = 0
+
+
 class Speech:
     """A reply under way: iterate over its pieces of text, await `done()` for all of it.
 
@@ -181,6 +203,8 @@ class CastGenerator:
         kv_bytes: of the keys and values of the replies under way; further ones wait. None: 1 GiB,
             on CUDA at least a third of the memory that is free.
         kept_bytes: of those kept from finished replies.
+        prefill_tokens: of prompts that are read between two steps of those who speak; None: 4096,
+            on a CPU 512. A longer prompt is read in parts.
 
     Raises:
         UsageError: a character speaks through a block that the stack has not, or the model keeps a
@@ -196,6 +220,7 @@ class CastGenerator:
         rows: int = ROWS,
         kv_bytes: int | None = None,
         kept_bytes: int = _KEPT_BYTES,
+        prefill_tokens: int | None = None,
     ) -> None:
         self.base, self.stack, self.cast = base, stack, cast
         self._voices: dict[str | None, Voice] = {None: ()}
@@ -213,6 +238,10 @@ class CastGenerator:
         self._rows = rows
         self._kv_bytes = _room_for_keys(self._model.device) if kv_bytes is None else kv_bytes
         self._kept = Kept(kept_bytes)
+        on_cpu = self._model.device.type == "cpu"
+        self._prefill_tokens = prefill_tokens or (
+            _PREFILL_TOKENS_CPU if on_cpu else _PREFILL_TOKENS
+        )
         self._ends = _end_tokens(self._model, self._tokenizer)
         config = self._model.config.get_text_config()
         # What writes none (ALiBi) has no end of its own; the cap on bytes holds there too.
@@ -232,6 +261,8 @@ class CastGenerator:
         self._jobs: deque[tuple[Callable[[], Any], Future[Any]]] = deque()
         self._batch: Batch[_Row] = Batch()
         self._joining: list[_Row] = []
+        self._begun: _Begun | None = None
+        self.counts = Counts()
         self._mix: Mix | None = None
         self._spoken: object = None
         self._thread: threading.Thread | None = None
@@ -404,7 +435,7 @@ class CastGenerator:
     def _loop(self) -> None:
         while True:
             with self._wake:
-                while not (self._jobs or self._waiting or self._batch.rows or self._closed):
+                while not (self._jobs or self.busy or self._closed):
                     self._wake.wait()
                 if self._closed:
                     break
@@ -414,25 +445,38 @@ class CastGenerator:
                 continue
             try:
                 with torch.inference_mode():
-                    self._batch.keep([n for n, row in enumerate(self._batch.rows) if row.wanted_on])
+                    self._let_go()
                     self._admit()
                     if self._batch.rows:
                         self._step()
             except Exception as error:  # noqa: BLE001  whatever it is, those who wait must hear it
-                rows, self._batch = [*self._batch.rows, *self._joining], Batch()
-                self._joining = []
-                for row in rows:
+                for row in self._all_out():
+                    self.counts.failed += 1
                     row.fail(f"the model failed: {type(error).__name__}: {error}")
-        for row in (*self._batch.rows, *self._waiting):
+        for row in (*self._all_out(), *self._waiting):
             row.fail("this generator was closed")
-        self._batch = Batch()
         self._waiting.clear()
         for _, done in self._jobs:
             done.cancel()
         self._jobs.clear()
 
+    def _let_go(self) -> None:
+        """Rows that nobody waits for any more leave."""
+        stay = [n for n, row in enumerate(self._batch.rows) if row.wanted_on]
+        self.counts.cancelled += len(self._batch.rows) - len(stay)
+        self._batch.keep(stay)
+
+    def _all_out(self) -> list[_Row]:
+        """Empty the batch; those who were in it or about to join."""
+        rows = [*self._batch.rows, *self._joining]
+        self._batch, self._joining, self._begun = Batch(), [], None
+        return rows
+
     def _admit(self) -> None:
         """Let rows join, as many as there is room for, at most one pass's tokens of them."""
+        if self._begun is not None:
+            self._go_on(self._begun)
+            return
         room: list[tuple[_Row, Layers | None, int]] = []
         padded = 0
         while self._waiting and len(self._batch.rows) + len(room) < self._rows:
@@ -443,26 +487,51 @@ class CastGenerator:
                 if len(rows) > 1 and len(rows) * longest * self._token_bytes > self._kv_bytes:
                     break
                 layers, common = self._kept.longest(row.tokens, len(row.tokens) - 1)
-                fresh = len(row.tokens) - common
-                if room and padded + fresh > _PREFILL_TOKENS:
+                padded += len(row.tokens) - common
+                if room and padded > self._prefill_tokens:
                     break
-                padded += fresh
                 room.append((row, layers, common))
                 self._joining.append(row)
+            else:
+                self.counts.cancelled += 1
             with self._wake:
                 self._waiting.popleft()
-        alone = [one for one in room if one[2] >= _REUSE_FROM]
-        together = sorted(
-            (row for row, _, n in room if n < _REUSE_FROM), key=lambda r: len(r.tokens)
-        )
-        for row, layers, common in alone:
-            self._join([row], *self._prefill_after(row, layers, common))
-        for group in _of_like_length(together):
+        if room and padded > self._prefill_tokens and len(room) == 1:
+            ((row, layers, common),) = room
+            row.cached = common
+            self._begun = _Begun(row, new_cache(layers, common), common)
+            self._go_on(self._begun)
+            return
+        together = []
+        for row, layers, common in room:
+            if common >= _REUSE_FROM:
+                self._join([row], *self._prefill_after(row, layers, common))
+            else:
+                together.append(row)
+        together.sort(key=lambda row: len(row.tokens))
+        for group in _of_like_length(together, self._prefill_tokens):
             self._join(group, *self._prefill(group))
+
+    def _go_on(self, begun: _Begun) -> None:
+        """Read one part more of a long prompt."""
+        row = begun.row
+        if not row.wanted_on:
+            self._begun, self._joining = None, []
+            self.counts.cancelled += 1
+            return
+        end = min(begun.at + self._prefill_tokens, len(row.tokens))
+        logits = self._extend(begun.cache, row.tokens, begun.at, end)
+        begun.at = end
+        if end == len(row.tokens):
+            self._begun = None
+            self._join([row], layers_of(begun.cache), [0], logits[:, -1])
 
     def _join(self, rows: list[_Row], layers: Layers, pads: list[int], logits: Tensor) -> None:
         self._batch.join(rows, layers, pads)
         self._joining = [row for row in self._joining if row not in rows]
+        for row in rows:
+            self.counts.read += len(row.tokens) - row.cached
+            self.counts.cached += row.cached
         self._take(rows, logits)
 
     def _prefill(self, rows: list[_Row]) -> tuple[Layers, list[int], Tensor]:
@@ -491,14 +560,11 @@ class CastGenerator:
         return layers_of(cache), [0], logits[:, -1]
 
     def _extend(self, cache: DynamicCache, tokens: Tokens, start: int, end: int) -> Tensor:
-        logits = None
-        for at in range(start, end, _PREFILL_TOKENS):
-            part = tokens.part(at, min(at + _PREFILL_TOKENS, end))
-            ids = torch.from_numpy(part.ids)[None]
-            mask = torch.ones(1, at + len(part), dtype=torch.long)
-            logits = self._forward(ids, mask, cache, self._weights([part], [0]))
-        assert logits is not None
-        return logits
+        """Read the tokens from one place to another; logits of the last."""
+        part = tokens.part(start, end)
+        mask = torch.ones(1, end, dtype=torch.long)
+        mix = self._weights([part], [0])
+        return self._forward(torch.from_numpy(part.ids)[None], mask, cache, mix)
 
     def _step(self) -> None:
         """One more token of every row."""
@@ -521,6 +587,7 @@ class CastGenerator:
         if self._positions:
             positions = (mask.cumsum(-1) - 1).clamp(min=0)[:, -ids.shape[1] :]
             more["position_ids"] = positions.to(device)
+        self.counts.passes += 1
         with self.stack.speaking(mix):
             found = self._model(
                 input_ids=ids.to(device),
@@ -563,6 +630,7 @@ class CastGenerator:
             [row.wanted.top_p for row in rows],
             [row.draw for row in rows],
         )
+        self.counts.drawn += len(drawn)
         for n, (row, token) in enumerate(zip(rows, drawn, strict=True)):
             if count := row.wanted.logprobs:
                 row.told.append(told(logits[n], token, count, self._tokenizer))
@@ -575,6 +643,7 @@ class CastGenerator:
             gone = [self._batch.rows[n] for n in over]
             self._batch.keep([n for n in range(len(self._batch.rows)) if n not in set(over)])
             for row in gone:
+                self.counts.finished += row.wanted_on
                 row.end()
 
     def _score(self, tokens: Tokens, start: int) -> list[float]:
@@ -582,8 +651,8 @@ class CastGenerator:
         with torch.inference_mode():
             layers, common = self._kept.longest(tokens, start - 1)
             cache = new_cache(layers, common)
-            if start - 1 > common:
-                self._extend(cache, tokens, common, start - 1)
+            for at in range(common, start - 1, self._prefill_tokens):
+                self._extend(cache, tokens, at, min(at + self._prefill_tokens, start - 1))
             for at in range(start - 1, len(tokens) - 1, _SCORED_AT_ONCE):
                 part = tokens.part(at, min(at + _SCORED_AT_ONCE, len(tokens) - 1))
                 mask = torch.ones(1, at + len(part), dtype=torch.long)
@@ -656,6 +725,15 @@ class _Row:
             self.speech.future.set_exception(ServerError(why))
 
 
+@dataclass
+class _Begun:
+    """A long prompt that is read part by part, and how far."""
+
+    row: _Row
+    cache: DynamicCache
+    at: int
+
+
 def _voice(weights: Mapping[str, float]) -> Voice:
     return tuple(sorted((block, float(w)) for block, w in weights.items() if w))
 
@@ -689,13 +767,13 @@ def _end_tokens(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(found)
 
 
-def _of_like_length(rows: list[_Row]) -> Iterator[list[_Row]]:
+def _of_like_length(rows: list[_Row], most: int) -> Iterator[list[_Row]]:
     """Rows, sorted by length, in groups with little padding and not too many tokens."""
     group: list[_Row] = []
     for row in rows:
         longest, real = len(row.tokens), sum(len(one.tokens) for one in group) + len(row.tokens)
         padded = longest * (len(group) + 1)
-        if group and (padded > _PREFILL_TOKENS or padded > _PAD_AT_MOST * real):
+        if group and (padded > most or padded > _PAD_AT_MOST * real):
             yield group
             group = []
         group.append(row)
