@@ -32,6 +32,14 @@ def shared_data() -> Callable[..., Path]:
     return path
 
 
+@pytest.fixture(scope="session")
+def tiny_base(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model of two layers with random weights, as a Hugging Face directory."""
+    from tests.cast.conftest import write_tiny_model
+
+    return write_tiny_model(tmp_path_factory.mktemp("tiny-base"))
+
+
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
     """Say how many tests the absent data cost, also when it is none."""
     skipped = sum(

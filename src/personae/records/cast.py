@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import unicodedata
 from typing import Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,6 +18,32 @@ CastProtocol = Literal["paper", "personae"]
 
 SHARED = "shared"
 """The name of the block that all characters share; no character may bear it."""
+BASE = "base"
+"""`cast:DIR#base`: the model under a cast, nobody speaking; no character may bear it."""
+MAX_NAME = 100
+_TURNS_AROUND = re.compile("[\u202a-\u202e\u2066-\u2069]")
+
+
+def unfit_name(name: str) -> str | None:
+    """Why no character of a cast can go by a name; None: it can.
+
+    Names stand in prompts and in model ids (`cast:DIR#NAME`).
+    """
+    if not name.strip():
+        return "it is empty"
+    if len(name) > MAX_NAME:
+        return f"it has {len(name):,} characters, more than {MAX_NAME}"
+    if name.strip().casefold() == SHARED:
+        return "so is the block that all share"
+    if name.strip().casefold() == BASE:
+        return "cast:DIR#base is the model without blocks"
+    if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name):
+        return "it holds control characters or line breaks"
+    if _TURNS_AROUND.search(name):
+        return "it holds characters that turn the direction of reading"
+    if found := next((c for c in "<>#" if c in name), None):
+        return f"it holds {found!r}, which has a meaning in prompts or in model ids"
+    return None
 
 
 class Routed(Record):
@@ -147,7 +175,8 @@ class BaseModelRef(Record):
     """The frozen model under a cast.
 
     Attributes:
-        id: `local`, or the directory as the user wrote it.
+        id: `local` and its kin, or the directory (of a training its absolute path, so that the cast
+            works from anywhere on the machine).
         sha256: of the weights file(s): of `local` the GGUF; of a directory the digest over its
             weight files' digests in the order of their names.
     """
