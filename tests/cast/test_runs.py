@@ -133,3 +133,27 @@ def test_the_command_line_knows_casts_and_refuses_strangers(
     assert main([*asked, "--model", f"cast:{cast.path}#Lu Zhishen"]) == 2
     assert "Lu Zhishen" in capsys.readouterr().err
     assert main([*asked, "--model", f"cast:{cast.path}#{ADA}", "--dry-run"]) == 0
+
+
+def test_a_stopped_run_of_a_cast_is_resumed_by_the_command(
+    cast: Cast, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    bench = asyncio.run(benchmark(tmp_path))
+    run = tmp_path / "run"
+    model = f"cast:{cast.path}"
+    asked = [
+        "eval",
+        str(bench),
+        "--model",
+        model,
+        "--judge",
+        f"lift:{model}#base",
+        "--out",
+        str(run),
+    ]
+    assert main([*asked, "--no-exemplars", "--max-calls", "2", "--max-cost", "1"]) == 3
+    capsys.readouterr()
+    assert main(["resume", str(run)]) == 0
+    with Journal(run / JOURNAL, read_only=True) as journal:
+        answers = [reply for call, reply in journal.items() if call.role == "character"]
+    assert [reply.ok for reply in answers].count(True) == 2
