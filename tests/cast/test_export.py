@@ -307,6 +307,18 @@ def test_a_cast_of_mode_speaker_says_that_a_plain_adapter_is_not_the_same(tmp_pa
     assert "speaker 模式训练" in readme(done, "x")
 
 
+def test_an_export_is_for_whoever_may_read_a_new_file(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        done = export_vllm(hand_cast(), tmp_path / "out", names=["x"])
+    finally:
+        os.umask(before)
+    modes = {p.name: p.stat().st_mode & 0o777 for p in (done.out, *done.out.rglob("*"))}
+
+    programs = {"out", done.paths["x"].name, "serve.sh"}
+    assert modes == {name: 0o750 if name in programs else 0o640 for name in modes}
+
+
 # vLLM --------------------------------------------------------------------------------------------
 
 

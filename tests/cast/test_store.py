@@ -1,6 +1,7 @@
 """A cast on disk: read carefully, written whole or not at all. Needs no torch, but for `attach`."""
 
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -233,6 +234,35 @@ def test_a_card_that_links_out_of_the_cast_is_not_followed(cast_dir: Path) -> No
 
     with pytest.raises(InputError, match="a link to a file outside"):
         read_cast(cast_dir)
+
+
+@pytest.mark.parametrize("name", ["cards", ".commit", ".lock"])
+def test_a_cast_is_not_written_through_links_that_lead_out_of_it(cast_dir: Path, name: str) -> None:
+    outside = write_cast(cast_dir.parent / "other", **fields(seed=1, cards={})).path
+    (outside / "notes.json").write_text("{}")
+    edit(cast_dir / "cast.json", lambda m: m["characters"][0].update(card=None, card_hash=None))
+    shutil.rmtree(cast_dir / "cards")
+    (cast_dir / name).unlink(missing_ok=True)
+    (cast_dir / name).symlink_to(outside / "cast.json" if name == ".lock" else outside)
+    before = {file: file.read_bytes() for file in sorted(outside.rglob("*")) if file.is_file()}
+
+    assert read_cast(cast_dir).manifest.seed == 7, "not the one that .commit leads to"
+    with pytest.raises(InputError, match="not written through links"):
+        write_cast(cast_dir, **fields())
+    assert before == {f: f.read_bytes() for f in sorted(outside.rglob("*")) if f.is_file()}
+
+
+def test_a_cast_can_be_read_by_whoever_may_read_a_new_file(cast_dir: Path) -> None:
+    (cast_dir / "plain").touch()
+    files = (
+        "plain",
+        "cast.json",
+        "blocks.safetensors",
+        "router.json",
+        "cards/Sherlock-Holmes.json",
+    )
+
+    assert len({(cast_dir / name).stat().st_mode for name in files}) == 1
 
 
 def test_another_card_than_the_one_in_the_manifest_is_refused(cast_dir: Path) -> None:

@@ -31,7 +31,7 @@ from personae import __version__
 from personae.cast.store import Cast, file_name
 from personae.errors import OutputError, UsageError
 from personae.records.cast import CastCharacter
-from personae.records.files import write_atomically
+from personae.records.files import as_new, write_atomically
 from personae.records.language import written_in
 
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
@@ -247,7 +247,7 @@ def export_vllm(
             '#!/bin/sh\n# Request a character by its name as "model".\nset -e\n'
             f'cd "$(dirname "$0")"\nexec {script} "$@"\n',
         )
-        (work / "serve.sh").chmod(0o755)
+        as_new(work / "serve.sh", runs=True)
     return Exported(Path(out), paths, _notes(cast, paths, own_only=False))
 
 
@@ -326,9 +326,9 @@ def _write_peft(cast: Cast, name: str, folder: Path, own_only: bool) -> PlainAda
     file = folder / "adapter_model.safetensors"
     try:
         save_file(tensors, str(file), metadata={"format": "pt"})
+        as_new(file)
     except SafetensorError as error:
         raise OutputError(f"{file}: cannot be written ({error})") from None
-    file.chmod(0o644)
     _write_words(cast, name, adapter, folder, own_only)
     return adapter
 
@@ -470,7 +470,7 @@ def _fresh(out: Path) -> Iterator[Path]:
         work = Path(tempfile.mkdtemp(prefix=f".{out.name}.", dir=out.parent))
         try:
             yield work
-            work.chmod(0o755)
+            as_new(work)
             if out.exists():
                 out.rmdir()
             work.rename(out)

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from personae.errors import InputError, OutputError, UsageError
+from personae.records.files import as_new
 
 if TYPE_CHECKING:
     from personae.cast.export import PlainAdapter
@@ -138,7 +139,7 @@ def write_gguf_lora(file: Path, adapter: PlainAdapter, heads: Heads, *, name: st
         writer.write_kv_data_to_file()
         writer.write_tensors_to_file()
         writer.close()
-        Path(temporary).chmod(0o644)
+        as_new(Path(temporary))
         os.replace(temporary, file)  # noqa: PTH105  (Path.replace is the same call)
     except OSError as error:
         raise OutputError(f"{file}: cannot be written ({error.strerror})") from None

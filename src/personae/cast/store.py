@@ -47,7 +47,7 @@ from personae.records.cast import (
     Mode,
     Routed,
 )
-from personae.records.files import read_bytes, read_json, write_atomically
+from personae.records.files import as_new, read_bytes, read_json, write_atomically
 
 if TYPE_CHECKING:
     from personae.cast.base import LoadedBase
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 MANIFEST, BLOCKS, ROUTER, GATE = "cast.json", "blocks.safetensors", "router.json", "gate.json"
 CARDS = "cards"
-COMMIT = ".commit"
+COMMIT, LOCK = ".commit", ".lock"
 MAX_MANIFEST = 16 * 2**20
 MAX_CARD = 16 * 2**20
 MAX_BLOCKS = 64 * 2**30
@@ -184,7 +184,8 @@ def _state(path: Path) -> tuple[object, ...]:
 def _source(path: Path) -> Path:
     """Where the valid files are: a committed cast counts before its files are in their places."""
     committed = path / COMMIT
-    return committed if (committed / MANIFEST).is_file() else path
+    there = (committed / MANIFEST).is_file() and not committed.is_symlink()
+    return committed if there else path
 
 
 def _read(path: Path, source: Path) -> Cast:
@@ -493,6 +494,7 @@ def _write_blocks(file: Path, tensors: Mapping[str, np.ndarray], targets: Sequen
     }
     try:
         save_file(ordered, str(file), metadata={"format": "personae-cast/1"})
+        as_new(file)  # safetensors writes for the owner's eyes alone
     except SafetensorError as error:
         raise OutputError(f"{file}: cannot be written ({error})") from None
     return _sha256(file)
@@ -503,6 +505,7 @@ def _staged(path: Path) -> Iterator[Path]:
     """A hidden directory to write a whole cast into; on leaving, it becomes the cast at `path`."""
     try:
         path.mkdir(parents=True, exist_ok=True)
+        _no_links(path)
         with _one_writer(path):
             _finish(path)  # of a writer that was killed
             for leftover in path.glob(".partial-*"):
@@ -527,8 +530,19 @@ def _staged(path: Path) -> Iterator[Path]:
 def _one_writer(path: Path) -> Iterator[None]:
     from filelock import FileLock
 
-    with FileLock(path / ".lock"):
+    with FileLock(path / LOCK):
         yield
+
+
+def _no_links(path: Path) -> None:
+    """Nothing outside of a stranger's cast is written, emptied or deleted by writing to it."""
+    for name in (CARDS, COMMIT, LOCK):
+        if (path / name).is_symlink():
+            raise InputError(
+                "a link, and a cast is not written through links",
+                path=path / name,
+                mend="Remove it, or put a copy in its place",
+            )
 
 
 def _sync(folder: Path) -> None:

@@ -170,9 +170,7 @@ def write_atomically(path: Path, content: str | bytes | Iterable[str]) -> None:
                 part if isinstance(part, bytes) else part.encode("utf-8", "surrogatepass")
                 for part in parts
             )
-        mask = os.umask(0)
-        os.umask(mask)
-        Path(temporary).chmod(0o666 & ~mask)
+        as_new(Path(temporary))
         os.replace(temporary, path)  # noqa: PTH105  (Path.replace is the same call)
     except OSError as error:
         if temporary is not None:
@@ -182,6 +180,20 @@ def write_atomically(path: Path, content: str | bytes | Iterable[str]) -> None:
             f"{path}: cannot be written ({error.strerror}); mend that and run the command again: "
             "nothing answered is lost"
         ) from None
+
+
+def as_new(path: Path, *, runs: bool = False) -> None:
+    """Give a file or folder the permissions of any new one; those of temporary ones are tighter.
+
+    Args:
+        runs: whether the file is a program.
+
+    Raises:
+        OSError: it is not ours.
+    """
+    mask = os.umask(0)
+    os.umask(mask)
+    path.chmod((0o777 if runs or path.is_dir() else 0o666) & ~mask)
 
 
 def read_json(path: Path, *, limit: int = MAX_BYTES) -> Any:
