@@ -671,6 +671,27 @@ def test_a_bf16_base_is_trained_with_fp32_blocks(tiny_base: Path) -> None:
         assert other.loss == pytest.approx(one.loss, rel=0.02)
 
 
+@pytest.mark.parametrize("plan", [PLAN, WATCHED], ids=["plain", "watched"])
+def test_a_training_on_a_gpu_has_the_losses_of_one_on_a_cpu(
+    tiny_base: Path, plan: TrainPlan
+) -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    from personae.cast.train import train
+
+    rows = _rows(LENGTHS)
+    plan = replace(plan, eps=1e-4, dropout=0.0)
+    here, there = _base(tiny_base), _base(tiny_base)
+    there.model.to("cuda")
+    one, other = (train(base, rows, plan) for base in (here, there))
+    assert {p.device.type for p in other.stack.parameters()} == {"cuda"}
+    assert len(one.history) == len(other.history)
+    for a, b in zip(one.history, other.history, strict=True):
+        assert (b.loss or b.dev_loss) == pytest.approx(a.loss or a.dev_loss, rel=1e-4)
+
+
 def test_what_does_not_fit_together_is_refused_before_anything_is_trained(tiny_base: Path) -> None:
     from personae.cast.train import train
 
