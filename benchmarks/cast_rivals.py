@@ -242,57 +242,64 @@ class Decoder:
 
     Args:
         most: tokens of prompt and answer together.
+        width: tokens that a step reads: 1 to decode, more to read the header of a turn.
     """
 
-    def __init__(self, model: Any, rows: int, most: int, *, graph: bool) -> None:
+    def __init__(self, model: Any, rows: int, most: int, *, graph: bool, width: int = 1) -> None:
         from transformers import StaticCache
 
         self.model, self.graph = model, None
         self.device = next(model.parameters()).device
         self.cache = StaticCache(config=model.config, max_cache_len=most)
-        self.ids = torch.zeros(rows, 1, dtype=torch.long, device=self.device)
+        self.ids = torch.zeros(rows, width, dtype=torch.long, device=self.device)
+        self.token = torch.zeros(rows, 1, dtype=torch.long, device=self.device)
         self.at = torch.zeros(1, 1, dtype=torch.long, device=self.device)
+        self.steps = torch.arange(width, device=self.device)[None]
         self.places = torch.arange(most, device=self.device)[None, None, None]
         if graph:
             self._capture()
 
     @torch.no_grad()
     def _step(self) -> None:
-        mask = self.places <= self.at[None, None]
+        at = self.at + self.steps
         out = self.model(
             input_ids=self.ids,
-            position_ids=self.at,
-            attention_mask=masked(self.model, mask),
+            position_ids=at,
+            attention_mask=masked(self.model, self.places <= at[None, :, :, None]),
             past_key_values=self.cache,
             use_cache=True,
+            logits_to_keep=1,
         )
-        self.ids.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
-        self.at.add_(1)
+        self.token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
+        if self.ids.shape[1] == 1:
+            self.ids.copy_(self.token)
+        self.at.add_(self.ids.shape[1])
 
-    def _place(self, at: int) -> None:
+    def place(self, at: int) -> None:
+        """Go on behind so many tokens; what comes after them is forgotten."""
         self.at.fill_(at)
         for layer in self.cache.layers:
             layer.cumulative_length.fill_(at)
 
     def _capture(self) -> None:
-        self._prefill(torch.zeros(len(self.ids), 4, dtype=torch.long, device=self.device))
+        self.prefill(torch.zeros(len(self.ids), 4, dtype=torch.long, device=self.device))
         side = torch.cuda.Stream()
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(3):
+                self.place(4)
                 self._step()
         torch.cuda.current_stream().wait_stream(side)
-        self._place(4)
+        self.place(4)
         self.graph = torch.cuda.CUDAGraph()
         with torch.cuda.graph(self.graph):
             self._step()
-        # The graph reads the blocks that the stack gathered; the stack may gather others.
-        self.held = [getattr(module, "_kept", None) for module in self.model.modules()]
 
     @torch.no_grad()
-    def _prefill(self, ids: Tensor) -> None:
+    def prefill(self, ids: Tensor) -> None:
+        """Read a prompt from the beginning; `token` is what follows."""
         if self.cache.layers[0].is_initialized:
-            self._place(0)
+            self.place(0)
         length = ids.shape[1]
         mask = self.places <= torch.arange(length, device=self.device)[None, None, :, None]
         out = self.model(
@@ -303,19 +310,23 @@ class Decoder:
             use_cache=True,
             logits_to_keep=1,
         )
-        self.ids.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
-        self._place(length)
+        self.token.copy_(out.logits[:, -1].argmax(-1, keepdim=True))
+        self.place(length)
+
+    def step(self) -> Tensor:
+        """One step over `ids`: the next token of each row, `[rows, 1]`."""
+        if self.graph is None:
+            self._step()
+        else:
+            self.graph.replay()
+        return self.token
 
     def __call__(self, ids: Tensor, new: int) -> Tensor:
         """`[rows, new]` greedy tokens."""
-        self._prefill(ids)
-        made = [self.ids.clone()]
-        for _ in range(new - 1):
-            if self.graph is None:
-                self._step()
-            else:
-                self.graph.replay()
-            made.append(self.ids.clone())
+        self.prefill(ids)
+        self.ids.copy_(self.token)
+        made = [self.token.clone()]
+        made += [self.step().clone() for _ in range(new - 1)]
         return torch.cat(made, 1)
 
 
