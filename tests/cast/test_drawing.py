@@ -89,3 +89,50 @@ def test_logits_that_are_no_numbers_are_an_error_and_no_token() -> None:
 
 def test_the_smallest_temperature_takes_the_likeliest() -> None:
     assert draw(torch.tensor([[0.0, 80.0, 79.0]]), [1e-300], [1.0], [random.Random(1)]) == [1]
+
+
+def sentencepiece_like() -> Any:
+    """A tokenizer as Llama 2 has it: words begin with a mark, the rest falls back to bytes."""
+    from tokenizers import Tokenizer, decoders, models
+    from transformers import PreTrainedTokenizerFast
+
+    words = [
+        "<unk>",
+        "</s>",
+        *(f"<0x{n:02X}>" for n in range(256)),
+        "▁The",
+        "▁tiger",
+        "s",
+        "▁",
+        ".",
+    ]
+    raw = Tokenizer(
+        models.BPE(
+            vocab={w: n for n, w in enumerate(words)},
+            merges=[],
+            byte_fallback=True,
+            unk_token="<unk>",
+        )
+    )
+    raw.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    return PreTrainedTokenizerFast(tokenizer_object=raw, eos_token="</s>", unk_token="<unk>")
+
+
+def test_spaces_and_bytes_of_a_sentencepiece_tokenizer_come_as_they_are_read() -> None:
+    tokenizer = sentencepiece_like()
+    number = tokenizer.convert_tokens_to_ids
+    tiger = [number(f"<0x{byte:02X}>") for byte in "老虎".encode()]
+    ids = [number("▁The"), number("▁tiger"), number("s"), number("▁"), *tiger, number("."),
+           number("▁The")]  # fmt: skip
+    text = Text(tokenizer, ())
+    pieces = [text.push(token) for token in ids]
+    assert "".join(pieces) + text.end() == tokenizer.decode(ids) == "The tigers 老虎. The"
+    assert not any("\ufffd" in piece for piece in pieces)
+    assert [p for p in pieces if p][-4:] == ["老", "虎", ".", " The"]
