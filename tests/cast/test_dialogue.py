@@ -12,12 +12,13 @@ import pytest
 import torch
 
 from personae.cast.dialogue import Dialogue, chat_prompt
+from personae.cast.encode import encode
 from personae.cast.generate import CastGenerator, Generated, Wanted
 from personae.cast.layout import layout_of, messages_for, system_text
 from personae.cast.store import Cast, write_cast
 from personae.errors import BadRequestError, UsageError
 from personae.records import Character, Message
-from personae.records.cast import CastCharacter, CastTurn, Mode
+from personae.records.cast import CastCharacter, CastRow, CastTurn, Mode
 from tests.cast.serving import NAMES, generator_of, small_cast
 
 ADA, WU = NAMES
@@ -155,6 +156,30 @@ def test_what_a_character_is_fed_is_the_layout_of_training(generator: CastGenera
         assert found.ids[: len(whole.ids)] == whole.ids
         assert found.speakers[: len(whole.ids)] == whole.speaker
         assert set(found.speakers) == {ADA, WU, None}
+
+
+def test_a_reply_is_asked_for_with_the_tokens_that_stood_before_it_in_training(
+    generator: CastGenerator,
+) -> None:
+    mode = generator.cast.manifest.mode
+    turns = (
+        CastTurn(text="Good evening."),
+        CastTurn(speaker=WU, text="And to you. 晚上好。"),
+        CastTurn(text="Who came first?"),
+        CastTurn(speaker=ADA, text="I did."),
+    )
+    row = CastRow(characters=NAMES, turns=turns, source="a test")
+    learnt = encode(row, generator.base.tokenizer, mode, 2000)[0 if mode == "full" else -1]
+    dialogue = Dialogue(generator)
+    for turn in turns[:-1]:
+        dialogue.say(turn.text, turn.speaker)
+    asked = dialogue.prompt(ADA)
+    assert learnt.ids[: len(asked.ids)] == asked.ids
+    words = learnt.ids[len(asked.ids) :]
+    assert generator.base.tokenizer.decode(words, skip_special_tokens=True).strip() == "I did."
+    assert all(learnt.supervised[len(asked.ids) :])
+    if mode == "speaker":
+        assert learnt.speaker[: len(asked.ids)] == asked.speakers
 
 
 def test_in_a_scene_nothing_but_the_header_depends_on_who_speaks_next(
