@@ -351,6 +351,24 @@ def test_a_new_slot_leaves_every_other_as_it_was_bit_for_bit(tiny_base: Path) ->
         stack.add_slot("bo")
 
 
+def test_slots_can_be_added_where_a_generator_runs(tiny_base: Path) -> None:
+    import torch
+
+    stack = _filled(_load(tiny_base), spare=1)
+    ids, rows = _ids(), [{"anna": 1.0}, {"bo": 1.0}, {}]
+    before = _spoken(stack, ids, rows)
+    with torch.inference_mode():
+        with stack.speaking(stack.weights(rows)):
+            assert stack.model(input_ids=ids, use_cache=False).logits.equal(before)
+        for number in range(3):
+            stack.add_slot(f"new {number}")
+        with stack.speaking(stack.weights(rows)):
+            assert stack.model(input_ids=ids, use_cache=False).logits.equal(before)
+    with stack.speaking(stack.weights([{"new 2": 1.0}] * 3)):
+        stack.model(input_ids=ids, use_cache=False).logits.mean().backward()
+    assert stack.parameters()[1].grad[stack.index("new 2")].any()
+
+
 def test_a_slot_added_with_values_speaks_with_them(tiny_base: Path) -> None:
     stack = _filled(_load(tiny_base))
     k = stack.index("bo")
@@ -394,3 +412,56 @@ def test_a_stack_without_slots_or_with_two_of_a_name_is_refused(tiny_base: Path)
         StackedLoRA(model, ("anna",), rank=0)
     with pytest.raises(UsageError, match=r"'dora'; it has anna"):
         StackedLoRA(model, ("anna",)).index("dora")
+
+
+def test_a_model_that_bears_blocks_takes_no_others_over_them(tiny_base: Path) -> None:
+    from personae.cast.stacked import StackedLoRA
+
+    model = _load(tiny_base)
+    stack = _filled(model)
+    for targets in ("all-linear", "q_proj"):
+        with pytest.raises(UsageError, match="bears blocks already"):
+            StackedLoRA(model, ("x",), rank=2, targets=targets)
+    stack.detach()
+    assert StackedLoRA(model, ("x",), rank=2).slots == ("x",)
+
+
+def test_weights_that_spoke_without_gradients_can_teach(tiny_base: Path) -> None:
+    import torch
+
+    model = _load(tiny_base)
+    stack = _filled(model)
+    weights = stack.weights([{"anna": 1.0}, {"bo": 1.0}])
+    with torch.inference_mode(), stack.speaking(weights):
+        model(input_ids=_ids(2))
+    with stack.speaking(weights):
+        model(input_ids=_ids(2)).logits.sum().backward()
+
+    assert all(layer.b.grad is not None for layer in stack.layers.values())
+
+
+def test_a_slot_can_be_added_where_nothing_is_learnt(tiny_base: Path) -> None:
+    import torch
+
+    model = _load(tiny_base)
+    stack = _filled(model, spare=0)
+    before = _spoken(stack, _ids(1), [{"anna": 1.0}])
+    with torch.inference_mode():
+        stack.add_slot("dora")
+    assert _spoken(stack, _ids(1), [{"anna": 1.0}]).equal(before)
+    with stack.speaking(stack.weights([{"dora": 1.0}])):
+        model(input_ids=_ids(1)).logits.sum().backward()
+    assert any(layer.b.grad[len(SLOTS)].any() for layer in stack.layers.values())
+
+
+def test_a_pass_that_cannot_begin_leaves_no_weights_behind(tiny_base: Path) -> None:
+    import torch
+
+    model = _load(tiny_base)
+    stack = _filled(model)
+    alone = _logits(model, _ids(2))
+    strange = stack.mix(torch.ones(2, len(SLOTS) + 9))  # of slots that there are not
+
+    with pytest.raises(IndexError), stack.speaking(strange, once=17):
+        pass
+    assert _logits(model, _ids(2)).equal(alone)

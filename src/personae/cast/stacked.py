@@ -44,11 +44,12 @@ class Mix:
         device: of the blocks; None: that of the weights.
     """
 
+    @torch.inference_mode(mode=False)  # kept, and perhaps used to learn later
     def __init__(self, weights: Tensor, device: torch.device | None = None) -> None:
-        weights = weights.detach()
+        weights = weights.detach().clone()
         device = weights.device if device is None else device
         by_token = weights if weights.dim() == 3 else weights[:, None]
-        self.weights = weights.clone()
+        self.weights = weights
         self.rows, self.tokens = by_token.shape[:2]
         on = by_token.any(1)  # [rows, S]
         present = on.any(0).nonzero()[:, 0]
@@ -99,7 +100,8 @@ class Mix:
         if key not in self._spread:
             active = self.own_active if by_rows else self.active
             active = active if self.uniform is None else self.uniform
-            self._spread[key] = (active * scale).to(dtype).repeat_interleave(rank, -1)
+            with torch.inference_mode(mode=False):
+                self._spread[key] = (active * scale).to(dtype).repeat_interleave(rank, -1)
         return self._spread[key]
 
 
@@ -143,6 +145,8 @@ class StackedLinear(nn.Module):
         base: `torch.nn.Linear` or transformers' `Conv1D`.
         sizes: features in and out.
     """
+
+    bears_blocks = True
 
     def __init__(
         self,
@@ -257,7 +261,7 @@ class StackedLoRA:
         spare: room for so many more slots (`add_slot`), to be had without moving the others.
 
     Raises:
-        UsageError: no module has such a name, or two slots bear one.
+        UsageError: no module has such a name, two slots bear one, or the model bears blocks.
     """
 
     def __init__(
@@ -341,19 +345,20 @@ class StackedLoRA:
                 for kind, own in (("A", layer.a), ("B", layer.b)):
                     _fitting(tensors, f"{kind}.{module}", own.shape[1:])
         number = len(self._slots)
-        for layer in self.layers.values():
-            if number == len(layer.a):
-                room = max(self._spare, number // 2, 1)
-                for kind in ("a", "b"):
-                    old = getattr(layer, kind)
-                    grown = torch.zeros(number + room, *old.shape[1:], device=old.device)
-                    grown[:number] = old.detach()
-                    setattr(layer, kind, nn.Parameter(grown))
-        self._slots.append(name)
-        if tensors is None:
-            self._begin(name)
-        else:
-            with torch.no_grad():
+        # Not in inference mode, should a generator be in it: what is made there cannot be learnt.
+        with torch.inference_mode(False), torch.no_grad():
+            for layer in self.layers.values():
+                if number == len(layer.a):
+                    room = max(self._spare, number // 2, 1)
+                    for kind in ("a", "b"):
+                        old = getattr(layer, kind)
+                        grown = torch.zeros(number + room, *old.shape[1:], device=old.device)
+                        grown[:number] = old
+                        setattr(layer, kind, nn.Parameter(grown))
+            self._slots.append(name)
+            if tensors is None:
+                self._begin(name)
+            else:
                 for module, layer in self.layers.items():
                     layer.a[number].copy_(torch.from_numpy(tensors[f"A.{module}"]))
                     layer.b[number].copy_(torch.from_numpy(tensors[f"B.{module}"]))
@@ -439,15 +444,15 @@ class StackedLoRA:
                 self._last = self.mix(weights)
             weights = self._last
         before, self._speaking.mix = self._speaking.mix, weights
-        if once is not None and weights is not None and weights.size:
-            by_rows = weights.uniform is None and weights.by_rows(once)
-            alike: dict[tuple[torch.Size, torch.Size], list[StackedLinear]] = {}
-            for layer in self.layers.values():
-                alike.setdefault((layer.a.shape, layer.b.shape), []).append(layer)
-            for layers in alike.values():
-                made = _gathered(weights, layers, by_rows, self.model.dtype)
-                self._speaking.ready.update(zip(layers, made, strict=True))
         try:
+            if once is not None and weights is not None and weights.size:
+                by_rows = weights.uniform is None and weights.by_rows(once)
+                alike: dict[tuple[torch.Size, torch.Size], list[StackedLinear]] = {}
+                for layer in self.layers.values():
+                    alike.setdefault((layer.a.shape, layer.b.shape), []).append(layer)
+                for layers in alike.values():
+                    made = _gathered(weights, layers, by_rows, self.model.dtype)
+                    self._speaking.ready.update(zip(layers, made, strict=True))
             yield
         finally:
             self._speaking.mix = before
@@ -501,13 +506,15 @@ def linear_modules(model: Any, targets: str | Sequence[str]) -> dict[str, tuple[
     """The modules to adapt by name, with features in and out, in the model's order.
 
     Raises:
-        UsageError: no module has such a name.
+        UsageError: no module has such a name, or some bear blocks already.
     """
     from transformers.pytorch_utils import Conv1D
 
     head = model.get_output_embeddings()
     found = {}
     for name, module in model.named_modules():
+        if getattr(module, "bears_blocks", False):
+            raise UsageError("the model bears blocks already: take them off first (`detach`)")
         if isinstance(module, nn.Linear) and module is not head:
             found[name] = (module.in_features, module.out_features)
         elif isinstance(module, Conv1D):
