@@ -59,6 +59,14 @@ def test_a_layer_computes_what_the_released_code_computes(tiny_base: Path) -> No
         torch.testing.assert_close(found[row], wanted, rtol=1e-5, atol=1e-5)
 
 
+def test_rows_whose_tokens_lie_one_after_the_other_are_each_their_own(tiny_base: Path) -> None:
+    gate = a_gate(model_of(tiny_base))
+    layer = gate.layers["model.layers.0.self_attn.q_proj"]
+    x = torch.randn(2, 5, 64, generator=torch.Generator().manual_seed(2))
+    with torch.no_grad(), gate.speaking(gate.weights([{"Cleo": 1.0}, {"Ada": 1.0}])):
+        torch.testing.assert_close(layer(x.flatten(0, 1)), layer(x).flatten(0, 1))
+
+
 def test_a_row_that_speaks_as_nobody_is_the_base_alone(tiny_base: Path) -> None:
     model = model_of(tiny_base)
     ids = torch.tensor([[5, 9, 30], [7, 8, 9]])

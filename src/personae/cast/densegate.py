@@ -58,6 +58,8 @@ class DenseGateLinear(nn.Module):
             is the one slot that the trainer sees.
     """
 
+    bears_blocks = True
+
     def __init__(
         self,
         base: nn.Module,
@@ -85,12 +87,14 @@ class DenseGateLinear(nn.Module):
         if embeddings is None or on is None:
             return out
         seen = nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
+        if x.dim() == 2:  # the rows' tokens one after the other
+            seen = seen.reshape(len(on), -1, seen.shape[-1])
         shares = (embeddings @ self.gate[0].T).softmax(-1) * on * self.scale
         hidden = seen @ self.a[0].T.to(x.dtype)
-        hidden = hidden.view(*x.shape[:-1], self.blocks, self.rank)
+        hidden = hidden.view(*seen.shape[:-1], self.blocks, self.rank)
         hidden = hidden * shares.to(x.dtype)[..., None]
-        updated: Tensor = out + hidden.flatten(-2) @ self.b[0].T.to(x.dtype)
-        return updated
+        update: Tensor = hidden.flatten(-2) @ self.b[0].T.to(x.dtype)
+        return out + update.reshape(out.shape)
 
 
 class DenseGate:
