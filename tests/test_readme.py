@@ -1,5 +1,7 @@
 """What the README promises: its commands and its Python run, its tree is the repository's."""
 
+import io
+import json
 import re
 import shlex
 import shutil
@@ -10,6 +12,7 @@ import pytest
 import personae
 from personae.characters.starter import starter_scenes
 from personae.cli import main
+from tests.cast.conftest import write_tiny_model
 from tests.conftest import ROOT
 from tests.test_docs import FENCE, command_lines
 
@@ -17,6 +20,17 @@ TEXT = (ROOT / "README.md").read_text("utf-8")
 PYTHON = re.compile(r"<!-- python: ([^>]*?) -->\n```python\n(.*?)```", re.DOTALL)
 GYM = Path(__file__).parent / "scripts" / "gym.py"
 WORLD = Path(__file__).parent / "scripts" / "world.py"
+HELD_OUT = "".join(
+    json.dumps({"character": name, "messages": [
+        {"role": "user", "content": question}, {"role": "assistant", "content": answer}
+    ]}) + "\n"
+    for name, question, answer in (
+        ("Sherlock Holmes", "Whose hat is this?", "A man's who has lost his wife's affection."),
+        ("Sherlock Holmes", "Is it raining?", "Your left boot says that it was."),
+        ("Don Quixote", "What do you see?", "Giants, friend, with arms two leagues long."),
+        ("Don Quixote", "Where is your lance?", "Where my honour is: at the ready."),
+    )
+)  # fmt: skip
 MODEL_OPTIONS = ("--model", "--judge", "--examiner", "--exemplars", "--characters", "--narrator")
 
 
@@ -55,6 +69,7 @@ def with_scripts(words: list[str], folder: Path, of: Path = GYM) -> list[str]:
 
 def test_the_commands_of_the_page_do_what_it_says_one_after_the_other(here, capsys) -> None:
     lines = [line for line in command_lines(TEXT) if "first" in line or "bench.jsonl" in line]
+    lines = [line for line in lines if "baker-street" not in line]
     kinds = [shlex.split(line)[1] for line in lines]
     assert kinds == ["bench", "eval", "eval", "audit", "report", "resume"]
     for line in lines:
@@ -117,6 +132,37 @@ def test_the_commands_of_the_scenes_do_what_the_page_says(here, capsys) -> None:
         assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
     assert "孙悟空" in (here / "runs" / "play" / "report.html").read_text("utf-8")
     assert (here / "runs" / "branch" / "plays.jsonl").is_file()
+
+
+def test_the_commands_of_the_cast_do_what_the_page_says(
+    here, tmp_path_factory, capsys, monkeypatch
+) -> None:
+    base = write_tiny_model(tmp_path_factory.mktemp("base"))
+    (here / "held-out.jsonl").write_text(HELD_OUT, encoding="utf-8")
+    lines = [line for line in command_lines(TEXT) if "baker-street" in line]
+    kinds = [" ".join(shlex.split(line)[1:3]) for line in lines]
+    assert kinds == [
+        "cast train", "cast route", "cast chat", "cast add", "cast eval", "eval bench.jsonl",
+        "cast export",
+    ]  # fmt: skip
+    monkeypatch.setattr("sys.stdin", io.StringIO("Good evening.\n"))
+    for line in lines:
+        words = shlex.split(line)[1:]
+        if words[:2] == ["cast", "train"]:
+            words[words.index("local")] = str(base)
+            words += ["--tokens-per-role", "300", "--max-tokens", "400", "--rank", "2"]
+        if words[0] == "eval":  # a model of random weights answers without end
+            build = "bench build --personas people.txt --examiner M --exemplars M --questions 1"
+            examined = with_scripts([*build.split(), "--out", "bench.jsonl"], here)
+            assert main(examined) == 0, capsys.readouterr().err
+            words = [words[0], words[1], *words[2:4], *with_scripts(words[4:], here)]
+            words += ["--limit", "1", "--max-tokens", "8"]
+        capsys.readouterr()
+        assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
+        if "--json" in words:
+            assert json.loads(capsys.readouterr().out)["role"] == "Sherlock Holmes"
+    assert (here / "adapters" / "Sherlock-Holmes" / "adapter_config.json").is_file()
+    assert (here / "runs" / "cast" / "report.html").is_file()
 
 
 def test_the_seat_of_the_page_is_one_that_the_scene_has() -> None:
