@@ -22,6 +22,7 @@ SCRIPTS = (
     "cast_train.py",
     "cast_decode.py",
     "cast_switch.py",
+    "cast_add.py",
     "gpu_cast.py",  # says so where there is no GPU
 )
 
