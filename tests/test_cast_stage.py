@@ -16,13 +16,13 @@ import pytest
 import torch
 
 from personae.cast.history import read_history
-from personae.cast.plan import TrainPlan
+from personae.cast.plan import TRAINING, TrainPlan
 from personae.cast.store import Cast, attach, read_cast
 from personae.cast.training import read_training
-from personae.cast_stage import CHECKPOINT, TRAINING, read_cast_answers, train_cast
+from personae.cast_stage import CHECKPOINT, read_cast_answers, train_cast
 from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher
-from personae.records import Call, Character, Message
+from personae.records import Call, Character, Message, Sampling
 from personae.records.cast import CastAnswer
 
 torch.set_num_threads(1)
@@ -247,7 +247,7 @@ import os, signal, sys
 import torch
 torch.set_num_threads(1)
 from personae.cast import checkpoint
-from personae.cast.plan import TrainPlan
+from personae.cast.plan import TRAINING, TrainPlan
 from personae.cast_stage import train_cast
 from personae.journal.flow import NoWatcher
 
@@ -498,7 +498,7 @@ async def test_a_cast_over_a_relative_directory_answers_from_any_folder(
         role="character",
         model=f"cast:{tmp_path / 'cast'}#Ada",
         messages=(Message(role="user", content="Who are you?"),),
-        sampling={"max_tokens": 4, "temperature": 0},  # type: ignore[arg-type]  # pydantic reads it
+        sampling=Sampling(max_tokens=4, temperature=0),
     )
     reply = await backend.complete(call)
     await backend.close()

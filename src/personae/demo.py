@@ -14,12 +14,12 @@ import importlib.util
 from pathlib import Path
 
 from personae.audit_stage import audit_in
-from personae.cast.backend import BASE
 from personae.cast.layout import messages_for, system_text
 from personae.cast.plan import TrainPlan
 from personae.cast_stage import ANSWERS, train_cast
 from personae.characters.starter import SCHEME, starter
 from personae.data import demo_file, load_environments
+from personae.errors import StoppedEarlyError
 from personae.interview.benchmark_file import read_benchmark, write_benchmark
 from personae.interview.build import (
     EXAMINER_SAMPLING,
@@ -30,6 +30,8 @@ from personae.interview.build import (
 )
 from personae.interview.evaluate import ANSWER_SAMPLING, EvalPlan
 from personae.interview.personas import read_personas
+from personae.journal.client import Client
+from personae.journal.flow import Watcher
 from personae.judging.answers import answers_of_results
 from personae.judging.audit import (
     LEAST_PAIRS,
@@ -44,7 +46,7 @@ from personae.judging.rubrics import rubric_hash
 from personae.models.registry import Registry
 from personae.play_stage import play_in
 from personae.records import Benchmark, Call, Sampling
-from personae.records.cast import CastAnswer, CastTurn
+from personae.records.cast import BASE, CastAnswer, CastTurn
 from personae.records.files import read_text
 from personae.session import (
     BENCHMARK,
@@ -68,6 +70,8 @@ EXAMPLE = 36
 """Tokens of an answer, and of an example: the demo has to end within minutes on two cores."""
 VERDICT = 96
 CAST = ("sherlock-holmes", "don-quixote")
+TRAINING = ("torch", "transformers", "gguf")
+"""Of the extra `train`: without them no cast is trained."""
 CAST_TOKENS = 2_400
 """Supervised tokens of each character that its training takes: about a minute on two cores."""
 TURN = 112
@@ -78,11 +82,16 @@ async def demo(
     out: Path,
     model: str = "local",
     *,
+    base: str | None = None,
     seed: int = 0,
     options: Options | None = None,
     registry: Registry | None = None,
 ) -> Evaluated:
     """Two characters x five tasks x one question and a scene, by one model in every role.
+
+    Args:
+        base: the model that the cast is trained over (`cast.base.load_base`); None: `local` where
+            that is the model and the extra `train` is installed, else no cast is trained.
 
     Raises:
         StoppedEarlyError: a cap or Ctrl-C; call again to go on.
@@ -170,20 +179,43 @@ async def demo(
             groups=AUDIT_GROUPS,
             seed=seed,
         )
-        if options.live:
-            await _cast(run, model, answering)
+        base = base or (model if model == "local" and _can_train() else None)
+        if options.live and base is not None:
+            await _cast(run, base, answering)
         return Evaluated(out, tuple(rows), run.plan)
 
 
-async def _cast(run: Run, model: str, sampling: Sampling) -> None:
+def _can_train() -> bool:
+    return all(importlib.util.find_spec(package) is not None for package in TRAINING)
+
+
+class _Heeding:
+    """A watcher through which a run that was told to stop ends a training between two steps."""
+
+    def __init__(self, watcher: Watcher, client: Client) -> None:
+        self._watcher, self._client = watcher, client
+
+    def begin(self, stage: str, total: int) -> None:
+        self._watcher.begin(stage, total)
+
+    def step(self, stage: str) -> None:
+        self._watcher.step(stage)
+        if self._client.stopped is not None:
+            raise StoppedEarlyError(self._client.stopped)
+
+
+async def _cast(run: Run, base: str, sampling: Sampling) -> None:
     """Two characters in blocks of their own, and one question to both and to the base."""
-    if model != "local" or importlib.util.find_spec("torch") is None:
-        return  # blocks need weights at hand, and the extra `train`
-    folder = run.path / "cast"
+    folder = run.path.resolve() / "cast"  # a part of the calls, which a resumed run looks up
     plan = TrainPlan(tokens_per_role=CAST_TOKENS, batch_rows=2, seed=run.manifest.seed)
     cards = [SCHEME + name for name in CAST]
     await asyncio.to_thread(
-        train_cast, cards, model, folder, plan=plan, watcher=run.options.watcher
+        train_cast,
+        cards,
+        base,
+        folder,
+        plan=plan,
+        watcher=_Heeding(run.options.watcher, run.client),
     )
     with demo_file("demo_cast.txt") as path:
         question = read_text(path).strip()

@@ -7,7 +7,8 @@ import re
 import pytest
 
 from personae.errors import OutputError
-from personae.records import Manifest, Shortfall
+from personae.records import Language, Manifest, Shortfall
+from personae.records.cast import CastAnswer
 from personae.reports import render, write_html
 from personae.reports.html import ANSWER_CHARS, WORST
 
@@ -290,6 +291,65 @@ def test_a_lift_difference_is_not_drawn_on_the_axis_of_points():
     assert 0 < points < len(data.paired)
     section = html[html.index('id="paired"') : html.index('id="spread"')]
     assert section.count('role="img"') == points
+
+
+QUESTION = "What do you answer?"
+ASKED = (
+    CastAnswer(question=QUESTION, character="Ada", block="Ada", answer="With numbers."),
+    CastAnswer(question=QUESTION, character="Ada", answer="As a model."),
+    CastAnswer(question=QUESTION, character="Bob", block="Bob", missing="timeout"),
+    CastAnswer(question=QUESTION, character="Bob", missing="empty"),
+)
+
+
+def cast_section(answers: tuple[CastAnswer, ...], language: Language = "en") -> Page:
+    html = render(
+        make_data(language=language).model_copy(update={"cast_answers": answers}), language
+    )
+    assert html.count('href="#cast"') == 1
+    return Page(html[html.index('<section id="cast">') :].partition("</section>")[0] + "</section>")
+
+
+def test_the_answers_of_a_cast_stand_under_one_question_missing_ones_as_missing():
+    text = cast_section(ASKED).text
+    assert text.count(QUESTION) == 1
+    where = [text.index(part) for part in (
+        "Two characters, each in its own block", QUESTION,
+        "Ada through its block", "With numbers.", "Ada the model alone", "As a model.",
+        "Bob through its block The model gave no answer. (no answer in time)",
+        "Bob the model alone The model gave no answer. (empty reply)",
+    )]  # fmt: skip
+    assert where == sorted(where)
+
+
+def test_the_answers_of_a_cast_are_told_in_chinese_too():
+    text = cast_section(ASKED, "zh").text
+    for part in (
+        "两个角色，各有自己的块",
+        "经由自己的块",
+        "只有模型",
+        "模型没有给出回答。 (超时无回复)",
+    ):
+        assert part in text
+    assert "block" not in text
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_nothing_that_a_cast_says_is_more_than_text(text):
+    name = text.encode(errors="replace").decode()  # a record takes no half of a character as a name
+    hostile = CastAnswer(question=name, character=name, block=name, answer=text)
+    gone = CastAnswer(question=name, character=name, missing=name)
+    page = cast_section((hostile, gone))
+    assert {tag for tag, _ in page.tags} <= {
+        "section", "h2", "p", "article", "dl", "dt", "dd", "span", "div", "details", "summary",
+    }  # fmt: skip
+    assert not [a for _, attrs in page.tags for a in attrs if a.startswith("on")]
+    assert "49" not in page.text
+    assert not set(page.text) & set("\x00\x1b\u202e")
+
+
+def test_a_report_of_no_demo_has_no_section_of_a_cast():
+    assert 'id="cast"' not in render(make_data())
 
 
 def test_a_report_without_any_data_is_still_a_page():

@@ -56,6 +56,7 @@ from personae.records.cast import (
     CastRow,
     CastTurn,
     How,
+    unfit_name,
 )
 from personae.records.cast_reports import Addition, Tuning
 from personae.records.files import read_jsonl, write_atomically
@@ -246,8 +247,9 @@ def check_names(cast: Cast, name: str, aliases: Sequence[str] = ()) -> None:
     """
     if not name:
         raise UsageError("the new character has no name: give one")
-    if plain_name(name) == SHARED:
-        raise UsageError(f"no character may be named {name!r}: so is the shared block")
+    for wanted in (name, *aliases):
+        if why := unfit_name(wanted):
+            raise UsageError(f"no character can be named {wanted[:80]!r}: {why}; give another name")
     taken = {plain_name(block.name): block.name for block in cast.manifest.blocks}
     for one in cast.manifest.characters:
         taken.update({plain_name(n): one.name for n in (one.name, *one.aliases)})

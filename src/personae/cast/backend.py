@@ -29,7 +29,7 @@ from personae.errors import BadRequestError, InputError, UnsupportedError, Usage
 from personae.models.local.model import MAX_TOKENS, TEMPERATURE, TOP_P, LocalModel, seed_of
 from personae.records import Call, Capabilities, Failure, Reply, TokenLogprob, Usage
 from personae.records.base import content_hash
-from personae.records.cast import CastManifest, Routed
+from personae.records.cast import BASE, CastManifest, Routed
 from personae.records.files import read_bytes, read_json
 
 if TYPE_CHECKING:
@@ -38,8 +38,6 @@ if TYPE_CHECKING:
     from personae.models.local.model import AdaptedModel
 
 SCHEME = "cast"
-BASE = "base"
-"""`cast:DIR#base`: the model under the cast, nobody speaking."""
 _ADAPTERS = "casts"
 _FORM = 1  # of the adapter files in the cache
 _ROUTES = 512  # instructions whose route is remembered

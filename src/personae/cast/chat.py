@@ -17,13 +17,13 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any, Protocol
 
-from personae.cast.backend import BASE, SCHEME, CastBackend, Casts, pinned, read_manifest
+from personae.cast.backend import SCHEME, CastBackend, Casts, pinned, read_manifest
 from personae.cast.dialogue import Dialogue, own_system
 from personae.cast.layout import messages_for
 from personae.cast.store import Cast
 from personae.errors import ContextLengthError, TransportError, UsageError
 from personae.records import Call, Language, Sampling
-from personae.records.cast import CastTurn, Routed
+from personae.records.cast import BASE, CastTurn, Routed
 from personae.records.language import written_in
 from personae.records.shown import clean
 

@@ -168,6 +168,11 @@ class Client:
             if isinstance(backend, Interruptible):
                 backend.interrupt(reason)
 
+    @property
+    def stopped(self) -> str | None:
+        """Why nothing is sent any more; None while calls are sent."""
+        return self._stop
+
     def backend(self, model: str) -> Backend:
         """The backend of a model id, made on first use.
 

@@ -33,9 +33,10 @@ def unfit_name(name: str) -> str | None:
         return "it is empty"
     if len(name) > MAX_NAME:
         return f"it has {len(name):,} characters, more than {MAX_NAME}"
-    if name.strip().casefold() == SHARED:
-        return "so is the block that all share"
-    if name.strip().casefold() == BASE:
+    plain = unicodedata.normalize("NFKC", name).strip().casefold()
+    if plain == SHARED:
+        return "so is the shared block"
+    if plain == BASE:
         return "cast:DIR#base is the model without blocks"
     if any(unicodedata.category(c) in ("Cc", "Cs", "Zl", "Zp") for c in name):
         return "it holds control characters or line breaks"
