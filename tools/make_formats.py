@@ -13,7 +13,10 @@ import re
 from pathlib import Path
 from typing import Any
 
-from personae.cast.rows import Refused
+from personae.cast.history import TrainingStep
+from personae.cast.rows import CharacterRows, Refused
+from personae.cast.training import Spent
+from personae.cast_stage import Outcome
 from personae.characters.summary import CardSummary, Conversion, LintReport
 from personae.interview.benchmark_file import FORMAT
 from personae.interview.export import COLUMNS
@@ -48,6 +51,8 @@ from personae.records import (
     Shortfall,
     Task,
 )
+from personae.records.cast import BaseModelRef, Block, CastAnswer, CastManifest, Routed
+from personae.records.cast_reports import Addition
 from personae.records.cast_scores import (
     CastScores,
     DialogueScore,
@@ -465,6 +470,82 @@ def _audit_document() -> Schema:
     )
 
 
+def _cast_train() -> Schema:
+    character = _records(CharacterRows)["CharacterRows"]
+    character["description"] = "A character, and what these data hold of it."
+    for name, value in (
+        ("weights", {"type": "object", "additionalProperties": {"type": "number"}}),
+        ("card", {"type": ["string", "null"], "description": "The file of its card in the cast."}),
+        ("name", TEXT),
+    ):
+        _lead(character, name, value)
+    outcome = _records(Outcome)["Outcome"]["properties"]
+    whole = {
+        "cast": STRING,
+        "base": _ref(BaseModelRef),
+        "protocol": {"enum": ["paper", "personae"]},
+        "mode": {"enum": ["full", "speaker"]},
+        "rank": {"type": "integer", "minimum": 1},
+        "characters": _list(character),
+        "blocks": _list(_ref(Block)),
+        "rows": COUNT,
+        "refused": {**COUNT, "description": "Lines of refused.jsonl."},
+        **outcome,
+        "unused_cards": {**_list(STRING), "description": "Cards of nobody in the data."},
+        "baselines": {
+            "type": "object",
+            "additionalProperties": STRING,
+            "description": "By method: `trained`, or why not; {} where none was asked for.",
+        },
+        "training": {**STRING, "description": "The folder of plan, rows, history and plot."},
+    }
+    return _open(
+        {
+            "description": "What `personae cast train --json` prints; the same after each call.",
+            **_object(whole),
+            "$defs": _records(BaseModelRef, Block),
+        }
+    )
+
+
+def _cast_route() -> Schema:
+    schema = _of(Routed)
+    return _open(
+        {
+            **schema,
+            "description": "What `personae cast route --json` prints. decision, role, confidence "
+            "and weights are a contract. " + schema["description"],
+            "required": ["decision", "role", "confidence", "weights"],
+        }
+    )
+
+
+def _cast_add() -> Schema:
+    schema = _of(Addition)
+    more = {
+        "record": {**STRING, "description": "The file of the same in CAST/additions/."},
+        "refused": {**_list(_ref(Refused)), "description": "What of the data is not learnt."},
+    }
+    schema["properties"] |= more
+    schema["required"] = [*schema["required"], *more]
+    schema["$defs"] |= _records(Refused)
+    return _open({**schema, "description": "What `personae cast add --json` prints."})
+
+
+def _cast_export() -> Schema:
+    shown = {
+        "to": {"enum": ["peft", "gguf", "vllm"]},
+        "out": STRING,
+        "adapters": {
+            "type": "object",
+            "additionalProperties": STRING,
+            "description": "By character: its directory, or its file.",
+        },
+        "notes": {**_list(STRING), "description": "What the reader of the files should know."},
+    }
+    return _open({"description": "What `personae cast export --json` prints.", **_object(shown)})
+
+
 def _cast_results() -> Schema:
     return {
         "description": "What one character says in one held-out dialogue, its first line after "
@@ -543,6 +624,16 @@ def schemas() -> dict[str, Schema]:
             _open(_of(CastScores)),
         ),
         "cast_results": ("A line of results.jsonl of a cast's evaluation", _cast_results()),
+        "cast": ("cast.json of a cast", _of(CastManifest)),
+        "cast_train": ("The document of `personae cast train --json`", _cast_train()),
+        "cast_route": ("The document of `personae cast route --json`", _cast_route()),
+        "cast_add": ("The document of `personae cast add --json`", _cast_add()),
+        "cast_export": ("The document of `personae cast export --json`", _cast_export()),
+        "cast_addition": ("A file of a cast's additions/", _of(Addition)),
+        "cast_history": ("A line of history.jsonl of a training", _of(TrainingStep)),
+        "cast_spent": ("spent.json of a training", _of(Spent)),
+        "cast_outcome": ("outcome.json of a training", _of(Outcome)),
+        "cast_answers": ("A line of cast_answers.jsonl of a demo", _of(CastAnswer)),
         "cast_rows": ("A line of rows.jsonl: a dialogue that a cast learns from", _of(CastRow)),
         "cast_refused": ("A line of refused.jsonl: what of the data is not learnt", _of(Refused)),
         "cast_baselines": ("baselines.json of a cast or of its evaluation", _of(KeptMethods)),
