@@ -20,6 +20,7 @@ from personae.cast.fuse import fused_weights
 from personae.cast.plan import TrainPlan
 from personae.cast.store import Cast, attach
 from personae.errors import UsageError
+from personae.journal.flow import NoWatcher
 from personae.records.cast import CastRow, CastTurn, How, Mode
 from tests.cast.adding import OLD, random_blocks, starters_cast
 
@@ -203,6 +204,36 @@ def test_expansion_with_the_same_seed_is_bit_equal(cast: Cast, tiny_base: Path):
         slots.append(done.slot)
 
     assert all(slots[0][n].tobytes() == slots[1][n].tobytes() for n in slots[0])
+
+
+def test_an_expansion_that_was_broken_off_begins_anew_or_goes_on_from_its_checkpoint(
+    cast: Cast, tiny_base: Path, tmp_path: Path
+):
+    class Stops(NoWatcher):
+        def step(self, stage: str) -> None:
+            raise KeyboardInterrupt
+
+    def fresh():
+        base = load_base(str(tiny_base), dtype="float32", device="cpu")
+        return base, attach(base, cast), cast.manifest, NEW, {"shared": 1.0}
+
+    rows, plan = encoded(fresh()[0], "full", lines()), plan_for(cast.manifest, QUICK, 3)
+    whole = expand(*fresh(), rows, plan).slot
+    for more in ({}, {"checkpoint": tmp_path / "checkpoint", "resume": True}):
+        started = fresh()
+        with pytest.raises(KeyboardInterrupt):
+            expand(*started, rows, plan, **more, watcher=Stops())
+        again = expand(*started, rows, plan, **more).slot
+        assert all(again[n].tobytes() == whole[n].tobytes() for n in whole)
+
+
+def test_an_old_block_is_not_trained_further(cast: Cast, base: LoadedBase):
+    rows = {"Alice": encoded(base, "full", lines())[NEW]}
+    with pytest.raises(UsageError, match="has a block 'Alice' already"):
+        expand(
+            base, attach(base, cast), cast.manifest, "Alice", {"shared": 1.0}, rows,
+            plan_for(cast.manifest, QUICK, 0),
+        )  # fmt: skip
 
 
 def test_the_papers_dropout_works_in_training_and_is_gone_afterwards(cast: Cast, tiny_base: Path):

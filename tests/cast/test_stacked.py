@@ -465,3 +465,13 @@ def test_a_pass_that_cannot_begin_leaves_no_weights_behind(tiny_base: Path) -> N
     with pytest.raises((IndexError, RuntimeError)), stack.speaking(strange, once=17):
         pass
     assert _logits(model, _ids(2)).equal(alone)
+
+
+def test_blocks_over_a_model_that_does_not_train_drop_nothing(tiny_base: Path) -> None:
+    model = _load(tiny_base)
+    stack = _filled(model, dropout=0.5)
+    rows: list[dict[str, float]] = [{"anna": 1.0}]
+
+    assert _spoken(stack, _ids(1), rows).equal(_spoken(stack, _ids(1), rows))
+    model.train()
+    assert not _spoken(stack, _ids(1), rows).equal(_spoken(stack, _ids(1), rows))

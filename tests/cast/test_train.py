@@ -692,6 +692,25 @@ def test_a_training_on_a_gpu_has_the_losses_of_one_on_a_cpu(
         assert (b.loss or b.dev_loss) == pytest.approx(a.loss or a.dev_loss, rel=1e-4)
 
 
+def test_a_training_that_fails_leaves_the_model_bare(tiny_base: Path) -> None:
+    import torch
+
+    from personae.cast.train import train
+
+    base = _base(tiny_base)
+    base.model.train()
+    frozen = base.model.model.layers[0].self_attn.eval()
+    modules = [type(module) for module in base.model.modules()]
+    with pytest.raises(KeyboardInterrupt):
+        train(base, _rows(LENGTHS), PLAN, watcher=_Interrupts(2))
+
+    assert [type(module) for module in base.model.modules()] == modules
+    assert base.model.training
+    assert not frozen.training
+    done = train(base, _rows(LENGTHS), replace(PLAN, epochs=1))
+    assert not any(isinstance(p.grad, torch.Tensor) for p in done.stack.parameters())
+
+
 def test_what_does_not_fit_together_is_refused_before_anything_is_trained(tiny_base: Path) -> None:
     from personae.cast.train import train
 

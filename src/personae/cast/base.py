@@ -350,6 +350,18 @@ def has_bfloat16(device: torch.device) -> bool:
 
 
 @contextlib.contextmanager
+def still(model: Any) -> Iterator[None]:
+    """Within it the model runs without dropout; then each of its modules is as it was."""
+    training = [module for module in model.modules() if module.training]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module in training:  # one by one: blocks may learn where the base does not
+            module.training = True
+
+
+@contextlib.contextmanager
 def quiet_transformers() -> Iterator[None]:
     """Within it, transformers says nothing but errors and shows no bars; then all is as it was."""
     from transformers.utils import logging as transformers_logging

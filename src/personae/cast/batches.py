@@ -55,6 +55,10 @@ class Stack(Protocol):
         """`[S, ...]` each, float32."""
         ...
 
+    def detach(self) -> None:
+        """Put the model's own modules back."""
+        ...
+
 
 @dataclass(frozen=True)
 class Row:

@@ -79,6 +79,7 @@ class DenseGateLinear(nn.Module):
         self.b = nn.Parameter(torch.zeros(1, sizes[1], blocks * rank, device=device))
         self.gate = nn.Parameter(torch.zeros(1, blocks, width, device=device))
         self._roles = roles
+        self.train(base.training)
 
     def forward(self, x: Tensor) -> Tensor:
         """`base(x)` plus the gated sum of all blocks' updates."""

@@ -23,6 +23,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from personae.cast.base import still
 from personae.errors import UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Failure
@@ -133,9 +134,7 @@ def token_nlls(
     head = model.get_output_embeddings()
     device = model.get_input_embeddings().weight.device
     found: dict[int, NDArray[np.float32]] = {}
-    training = [module for module in model.modules() if module.training]
-    model.eval()
-    try:
+    with still(model):
         for batch in _batches(rows, batch_tokens, _LOGITS // head.weight.shape[0]):
             width = max(len(rows[n].ids) for n in batch)
             ids = torch.zeros(len(batch), width, dtype=torch.long)
@@ -160,9 +159,6 @@ def token_nlls(
             found.update(zip(batch, np.split(nlls, ends), strict=True))
             if heard is not None:
                 heard(len(batch))
-    finally:
-        for module in training:  # one by one: blocks may learn where the base does not
-            module.training = True
     return [found[n] for n in range(len(rows))]
 
 

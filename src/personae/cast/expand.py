@@ -18,9 +18,8 @@ inside of functions.
 
 from __future__ import annotations
 
-import contextlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -142,7 +141,8 @@ def expand(
     """Train a new slot on a character's lines; every other slot stays as it is, bit for bit.
 
     Args:
-        stack: of the cast, over `base.model`; it gets the slot.
+        stack: of the cast, over `base.model`; it gets the slot, and keeps it where this raises
+            (the next attempt begins it anew, or goes on from the checkpoint).
         name: of the character and of its slot.
         fused: weights by block that it starts from (`fuse.fused_weights`, or the shared block
             alone, or none).
@@ -152,48 +152,45 @@ def expand(
         plan: made to fit the cast (`plan_for`).
 
     Raises:
-        UsageError: no row teaches the character, or as `train`.
+        UsageError: no row teaches the character, the cast has its block already, or as `train`.
     """
     from personae.cast.train import Stage, train
 
     if not encoded.get(name):
         raise UsageError(f"there is no line of {name!r} to learn from")
-    if name not in stack.slots:
-        stack.add_slot(name, first_slot(stack.state(), plan.seed))
+    if any(block.name == name for block in manifest.blocks):
+        raise UsageError(f"the cast has a block {name!r} already, and old blocks are not trained")
+    _put(stack, name, first_slot(stack.state(), plan.seed))
     weights = expanded_weights(fused, name)
     voices = {name: weights}
     for old in manifest.characters:
         if manifest.mode == "speaker" and encoded.get(old.name):
             voices[old.name] = dict(old.weights)
-    with _dropping_out(stack, plan.dropout):
-        trained = train(
-            base,
-            {who: rows for who, rows in encoded.items() if who in voices},
-            plan,
-            stages=(Stage("expand", voices, (name,), plan.lr),),
-            stack=stack,
-            checkpoint=checkpoint,
-            resume=resume,
-            watcher=watcher,
-        )
+    trained = train(
+        base,
+        {who: rows for who, rows in encoded.items() if who in voices},
+        plan,
+        stages=(Stage("expand", voices, (name,), plan.lr),),
+        stack=stack,
+        checkpoint=checkpoint,
+        resume=resume,
+        watcher=watcher,
+    )
     (block,) = (one for one in trained.blocks if one.name == name)
     number = stack.index(name)
     slot = {tensor: values[number] for tensor, values in stack.state().items()}
     return Expanded(weights, block, slot, trained.history)
 
 
-@contextlib.contextmanager
-def _dropping_out(stack: StackedLoRA, rate: float) -> Iterator[None]:
-    """A stack that was loaded to speak knows no dropout; within this it does."""
-    for layer in stack.layers.values():
-        layer.dropout = rate
-        layer.training = True  # of the blocks alone: the base's own dropout stays off
-    try:
-        yield
-    finally:
-        for layer in stack.layers.values():
-            layer.dropout = 0.0
-            layer.training = False
+def _put(stack: StackedLoRA, name: str, slot: Slot) -> None:
+    """A slot with these values, whatever an expansion that was broken off has left in it."""
+    if name not in stack.slots:
+        stack.add_slot(name, slot)
+        return
+    state = stack.state()
+    for tensor, values in slot.items():
+        state[tensor][stack.index(name)] = values
+    stack.load_state(state)
 
 
 def slot_of(cast: Cast, block: str) -> dict[str, NDArray[np.float32]]:

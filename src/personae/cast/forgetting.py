@@ -162,19 +162,15 @@ def _voice(row: Encoded, voices: Voices) -> Weights | Voices:
 def _logits(base: LoadedBase, stack: StackedLoRA, row: Encoded, voices: Voices) -> np.ndarray:
     import torch
 
+    from personae.cast.base import still
     from personae.cast.evaluate import stack_speaking
 
     ids = torch.tensor([row.ids], device=stack.device)
     places = [number - 1 for number, wanted in enumerate(row.supervised) if wanted]
     speaking = stack_speaking(stack, [row], [_voice(row, voices)])
-    training = base.model.training
-    base.model.eval()
-    try:
-        with torch.inference_mode(), speaking([0], len(row.ids)):
-            found = base.model(input_ids=ids, use_cache=False).logits[0, places]
-            made: np.ndarray = found.float().cpu().numpy()
-    finally:
-        base.model.train(training)
+    with still(base.model), torch.inference_mode(), speaking([0], len(row.ids)):
+        found = base.model(input_ids=ids, use_cache=False).logits[0, places]
+        made: np.ndarray = found.float().cpu().numpy()
     return made
 
 

@@ -167,6 +167,7 @@ class StackedLinear(nn.Module):
         self.b = nn.Parameter(torch.zeros(capacity, height, rank, device=device))
         self._speaking = speaking
         self._kept: tuple[object, _Ready] | None = None
+        self.train(base.training)  # a new module would drop values where its base does not
 
     def forward(self, x: Tensor) -> Tensor:
         """`base(x)` plus the weighted updates of the slots that the mix names.

@@ -6,6 +6,8 @@ each character has a loss of its own: the mean over its supervised tokens of the
 blocks do not mix (`cast.stacked`), clipping, rate and count of steps are each block's own
 (`cast.optimise`), so the result is that of training every adapter alone; only the base's work is
 shared. A block that several characters teach (the shared one) learns from the mean of their losses.
+In mode `speaker` that holds between dialogues only: within one, later words look back at earlier
+ones, so that a block learns to say its own lines, and also what helps the next speaker's.
 
 Source: Neeko, section 3.1 (a block a role); the shared block first and the residual second, joint
 batches and their measured gain: research/lora.md, sections 3, 6 and 8.
@@ -26,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import nn
 
+from personae.cast.base import still
 from personae.cast.batches import (
     Row,
     Stack,
@@ -104,7 +107,7 @@ def train(
     """Train blocks over a frozen model.
 
     On a CPU the same call gives the same bits. Where it raises, what was learnt so far is in the
-    stack, and in the checkpoint.
+    checkpoint, and in the stack, if one was given; one that was made here is taken off again.
 
     Args:
         base: the model; it stays on its device and in its dtype.
@@ -133,6 +136,7 @@ def train(
     rows = rows_of(encoded, plan, stages)
     learning, watched = apart(rows, plan)
     slots = slots_of(stages)
+    made = stack is None
     if stack is None:
         stack = StackedLoRA(
             base.model,
@@ -151,7 +155,7 @@ def train(
         if isinstance(stack, StackedLoRA) and len(slots) < len(stack.parameters()[0])
         else contextlib.nullcontext()
     )
-    with _still(base.model), _dropping(stack, plan.dropout), alone:
+    with _cleared(stack, made), still(base.model), _dropping(stack, plan.dropout), alone:
         kept = (
             None if checkpoint is None else Checkpoint(checkpoint, stages, plan, rows, stack, base)
         )
@@ -181,18 +185,22 @@ def train(
 
 
 @contextlib.contextmanager
-def _still(model: Any) -> Iterator[None]:
-    """The base without its own dropout: its blocks are to learn what it will do later."""
-    before = model.training
-    model.eval()
+def _cleared(stack: Stack, made: bool) -> Iterator[None]:
+    """Afterwards no gradients are held, and where it raises, no stack that nobody else knows of."""
     try:
         yield
+    except BaseException:
+        if made:
+            stack.detach()
+        raise
     finally:
-        model.train(before)
+        for parameter in stack.parameters():
+            parameter.grad = None
 
 
 @contextlib.contextmanager
 def _dropping(stack: Stack, share: float) -> Iterator[None]:
+    """The plan's dropout in the blocks; when it works, each step says (`_Training._noise`)."""
     before = {name: layer.dropout for name, layer in stack.layers.items()}
     for layer in stack.layers.values():
         layer.dropout = share
