@@ -47,6 +47,20 @@ def test_without_a_terminal_there_are_plain_lines_for_the_begin_and_the_end_of_a
     assert "\x1b" not in first + last
 
 
+def test_where_nothing_is_called_no_failures_and_costs_are_said():
+    first, last = lines(calls=False)
+    assert first == "interview: 0/3 in 0.0 s"
+    assert last.startswith("interview: 3/3 in ")
+    assert last.endswith(" s")
+
+
+def test_a_stage_without_a_step_is_not_shown():
+    out = io.StringIO()
+    with Display(Console(file=out, force_terminal=False)) as display:
+        display.begin("nothing to do", 0)
+    assert out.getvalue() == ""
+
+
 def test_quiet_says_nothing():
     assert lines(quiet=True) == []
 

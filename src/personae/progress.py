@@ -49,12 +49,16 @@ class Display:
     Args:
         console: where to show it; bars if it is a terminal.
         quiet: show nothing.
+        calls: say beside each stage how many calls failed and what they cost; False where a stage
+            makes none.
     """
 
-    def __init__(self, console: Console | None = None, *, quiet: bool = False) -> None:
+    def __init__(
+        self, console: Console | None = None, *, quiet: bool = False, calls: bool = True
+    ) -> None:
         self.console = console or Console(stderr=True)
         self.tally = Tally()
-        self._quiet = quiet
+        self._quiet, self._calls = quiet, calls
         self._stages: dict[str, tuple[int, int, float]] = {}
         self._last = 0.0
         self._bars: Progress | None = None
@@ -89,6 +93,8 @@ class Display:
     def begin(self, stage: str, total: int) -> None:
         """A stage starts."""
         self._stages[stage] = (0, total, time.monotonic())
+        if not total:
+            return
         if self._bars is not None:
             self._tasks[stage] = self._bars.add_task(stage, total=total, words="")
         else:
@@ -99,7 +105,7 @@ class Display:
         done, total, since = self._stages[stage]
         self._stages[stage] = (done + 1, total, since)
         if self._bars is not None:
-            self._bars.update(self._tasks[stage], advance=1, words=self.tally.words())
+            self._bars.update(self._tasks[stage], advance=1, words=self._words())
         elif done + 1 == total or time.monotonic() - self._last >= PLAIN_EVERY:
             self._line(stage)
 
@@ -112,9 +118,13 @@ class Display:
         if not self._quiet:
             self.console.print(text, highlight=False, markup=False, soft_wrap=True)
 
+    def _words(self) -> str:
+        return self.tally.words() if self._calls else ""
+
     def _line(self, stage: str) -> None:
         done, total, since = self._stages[stage]
         self._last = time.monotonic()
         spent = self._last - since
         left = f", about {spent / done * (total - done):.0f} s left" if 0 < done < total else ""
-        self.say(f"{stage}: {done}/{total} in {spent:.1f} s{left} ({self.tally.words()})")
+        words = f" ({self._words()})" if self._calls else ""
+        self.say(f"{stage}: {done}/{total} in {spent:.1f} s{left}{words}")

@@ -1,12 +1,15 @@
 """The course of a training, on disk and in words."""
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from personae.cast.history import (
+    Course,
     LossTeller,
     TrainingStep,
+    course_of,
     mean_loss,
     read_history,
     write_history,
@@ -63,3 +66,40 @@ def test_of_a_crowd_some_are_said_and_the_rest_counted() -> None:
     said: list[str] = []
     LossTeller(said.append)([_step(1, f"C{n}", 1.0) for n in range(11)])
     assert said[0].endswith("C7 1.00 + 3")
+
+
+def _of(stage: str, step: int, epoch: float, loss: float | None, dev: float | None = None) -> Any:
+    return TrainingStep(
+        stage=stage,
+        step=step,
+        epoch=epoch,
+        character="Bo",
+        loss=loss,
+        dev_loss=dev,
+        lr=0.0,
+        tokens=10,
+    )
+
+
+def test_a_course_goes_from_before_the_first_stage_to_the_last_pass_of_the_last_one() -> None:
+    history = [
+        _of("shared", 1, 0.5, 6.0),
+        _of("shared", 2, 1.0, 5.0),
+        _of("own", 1, 1.0, 4.0),
+        _of("own", 2, 1.5, 3.0),
+        _of("own", 3, 2.0, 2.0),
+    ]
+    assert course_of(history, "Bo") == Course(6.0, 2.5, watched=False)
+    assert course_of(history, "Anna") == Course(None, None, watched=False)
+
+
+def test_a_watched_course_ends_in_the_best_state_of_its_last_stage() -> None:
+    history = [
+        _of("shared", 0, 0.0, None, 6.0),
+        _of("shared", 1, 1.0, 7.0),
+        _of("shared", 1, 1.0, None, 2.0),
+        _of("own", 0, 0.0, None, 4.0),
+        _of("own", 1, 1.0, None, 3.5),
+        _of("own", 2, 2.0, None, 3.75),
+    ]
+    assert course_of(history, "Bo") == Course(6.0, 3.5, watched=True)

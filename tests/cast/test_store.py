@@ -144,6 +144,13 @@ def test_a_directory_without_a_cast_says_what_to_give(tmp_path: Path) -> None:
         read_cast(tmp_path)
 
 
+def test_a_training_that_is_not_finished_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "training").mkdir()
+    (tmp_path / "training" / "plan.json").write_text("{}")
+    with pytest.raises(InputError, match=r"not finished. Give the same `personae cast train` aga"):
+        read_cast(tmp_path)
+
+
 def test_other_blocks_than_the_manifest_describes_are_refused(cast_dir: Path) -> None:
     file = cast_dir / "blocks.safetensors"
     raw = bytearray(file.read_bytes())

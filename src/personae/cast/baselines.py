@@ -127,6 +127,19 @@ class TrainedMethod:
     kept: KeptMethod
 
 
+class _Of:
+    """A watcher whose stages say which method they are of; many methods have stages of one name."""
+
+    def __init__(self, what: str, watcher: Watcher) -> None:
+        self._what, self._watcher = what, watcher
+
+    def begin(self, stage: str, total: int) -> None:
+        self._watcher.begin(f"{self._what}: {stage}", total)
+
+    def step(self, stage: str) -> None:
+        self._watcher.step(f"{self._what}: {stage}")
+
+
 def train_method(
     base: LoadedBase,
     method: MethodName,
@@ -156,7 +169,12 @@ def train_method(
     stack: Any = _gate(base, recipe, characters, cards or {}, encoder, method)
     with spending(base) as cost:
         trained = train(
-            base, encoded, recipe.plan, stages=recipe.stages, stack=stack, watcher=watcher
+            base,
+            encoded,
+            recipe.plan,
+            stages=recipe.stages,
+            stack=stack,
+            watcher=_Of(f"{method}, seed {plan.seed}", watcher) if watcher else None,
         )
     assert cost.spent is not None
     stack = trained.stack

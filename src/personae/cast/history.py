@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 from pydantic import Field
@@ -118,3 +120,39 @@ def mean_loss(history: Sequence[TrainingStep]) -> float | None:
     seen = [(r.loss, r.tokens) for r in history if r.loss is not None and r.tokens]
     total = sum(tokens for _, tokens in seen)
     return sum(loss * tokens for loss, tokens in seen) / total if total else None
+
+
+@dataclass(frozen=True)
+class Course:
+    """How a character's loss went over all stages of a training, in nats a supervised token.
+
+    Attributes:
+        before: before anything was learnt; None: it was not trained.
+        after: at the end.
+        watched: both are over its development rows. Else `before` is the mean over its first step,
+            taken before the update, and `after` the mean over the last pass through its rows.
+    """
+
+    before: float | None
+    after: float | None
+    watched: bool
+
+
+def course_of(history: Sequence[TrainingStep], character: str) -> Course:
+    """The course of one character, with its best development loss where rows were watched.
+
+    A block ends in its best state (`train`), so `after` is the lowest development loss of the last
+    stage, not the last one.
+    """
+    own = [record for record in history if record.character == character]
+    if watched := [r for r in own if r.dev_loss is not None]:
+        last = [
+            r.dev_loss for r in watched if r.stage == watched[-1].stage and r.dev_loss is not None
+        ]
+        return Course(watched[0].dev_loss, min(last), True)
+    steps = [record for record in own if record.loss is not None]
+    if not steps:
+        return Course(None, None, False)
+    stage = [record for record in steps if record.stage == steps[-1].stage]
+    since = math.ceil(stage[-1].epoch) - 1
+    return Course(steps[0].loss, mean_loss([r for r in stage if r.epoch > since]), False)

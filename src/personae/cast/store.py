@@ -33,6 +33,7 @@ import numpy as np
 
 from personae import __version__
 from personae.cast.gate import PaperRouter
+from personae.cast.plan import PLAN, TRAINING
 from personae.cast.router import RoleProfile, Router, profile_of
 from personae.characters.card import card_from_bytes, card_of
 from personae.errors import InputError, OutputError, UsageError
@@ -181,6 +182,21 @@ def _state(path: Path) -> tuple[object, ...]:
     return tuple(seen)
 
 
+def no_cast(path: Path) -> InputError:
+    """The error of a directory without cast.json: nothing of ours, or a training under way."""
+    if (path / TRAINING / PLAN).is_file():
+        return InputError(
+            "the training of this cast is not finished",
+            path=path / TRAINING,
+            mend="Give the same `personae cast train` again: it goes on where it stopped",
+        )
+    return InputError(
+        "this directory holds no cast",
+        path=path / MANIFEST,
+        mend="Give the directory that `personae cast train` wrote with --out",
+    )
+
+
 def _source(path: Path) -> Path:
     """Where the valid files are: a committed cast counts before its files are in their places."""
     committed = path / COMMIT
@@ -191,11 +207,7 @@ def _source(path: Path) -> Path:
 def _read(path: Path, source: Path) -> Cast:
     file = source / MANIFEST
     if not file.is_file():
-        raise InputError(
-            "this directory holds no cast",
-            path=file,
-            mend="Give the directory that `personae cast train` wrote with --out",
-        )
+        raise no_cast(path)
     manifest = CastManifest.from_dict(read_json(file, limit=MAX_MANIFEST), path=file)
     tensors = _read_blocks(source / BLOCKS, manifest)
     cards = {

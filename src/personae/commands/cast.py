@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -20,7 +21,7 @@ from personae.session import REPORT, RESULTS
 if TYPE_CHECKING:
     from personae.cast.plan import TrainPlan
     from personae.cast_eval_stage import Evaluated
-    from personae.records.cast_reports import Addition
+    from personae.records.cast_reports import Addition, Change
 
 
 DATA_HELP = (
@@ -46,8 +47,13 @@ def _cast_argument(made: argparse.ArgumentParser) -> None:
 
 def _watched(args: argparse.Namespace, work: Callable[[Display], Any]) -> Any:
     """Carry out what needs no run and calls no endpoint, under the display."""
-    with Display(quiet=args.json) as display:
+    with Display(quiet=args.json, calls=False) as display:
         return work(display)
+
+
+def _say(console: Console, text: str, style: str | None = None) -> None:
+    """A line as it is: a terminal may break it anywhere, so that a path can be copied."""
+    console.print(clean(text), markup=False, soft_wrap=True, style=style)
 
 
 # train -----------------------------------------------------------------------------------------
@@ -95,24 +101,75 @@ def _add_train(parts: Any) -> None:
 
 def _numbers(made: argparse.ArgumentParser) -> None:
     """What a user may change of a training; what is not given stays as the plan has it."""
+    from personae.cast.plan import MEASURED_WIDTH, TrainPlan
+
+    usual = TrainPlan()
+    paper = usual.paper()
+
+    def both(name: str, more: str = "") -> str:
+        """The plan's number, and the paper's where it is another."""
+        ours, theirs = getattr(usual, name), getattr(paper, name)
+        said = f"{ours:g}{more}" if ours == theirs else f"{ours:g}{more}; paper: {theirs:g}"
+        return f" (default {said})"
+
+    wide = f" over a base {MEASURED_WIDTH} wide, less over a wider one"
     group = made.add_argument_group("the training")
-    for name, kind, text in (
-        ("--rank", int, "of a block"),
-        ("--alpha", float, "a block's update is alpha / rank times B A"),
-        ("--lr", float, "highest learning rate of the characters' own blocks"),
-        ("--shared-lr", float, "highest learning rate of the shared block"),
-        ("--epochs", float, "how often each row is seen, all stages together"),
-        ("--tokens-per-role", int, "supervised tokens of each character, instead of epochs"),
-        ("--batch-rows", int, "rows of each character in a step"),
-        ("--max-tokens", int, "of a row; a longer one loses turns from its front"),
-        ("--development", float, "share of the rows that is watched, not learnt"),
-        ("--patience", int, "checks without a better loss after which a block stops"),
+    budget = group.add_mutually_exclusive_group()
+    for to, name, kind, text in (
+        (group, "--rank", int, "of a block" + both("rank")),
+        (group, "--alpha", float, "a block's update is alpha / rank times B A" + both("alpha")),
+        (group, "--lr", float, "highest rate of the characters' own blocks" + both("lr", wide)),
+        (
+            group,
+            "--shared-lr",
+            float,
+            f"highest rate of the shared block (default {usual.shared_lr:g}{wide})",
+        ),
+        (
+            budget,
+            "--epochs",
+            float,
+            "how often each row is seen, all stages together" + both("epochs"),
+        ),
+        (
+            budget,
+            "--tokens-per-role",
+            int,
+            "in place of epochs: supervised tokens of each character, repeats counted",
+        ),
+        (group, "--batch-rows", int, "rows of each character in a step" + both("batch_rows")),
+        (
+            group,
+            "--max-tokens",
+            int,
+            "of a row; a longer one loses turns from its front" + both("max_tokens"),
+        ),
+        (
+            group,
+            "--development",
+            float,
+            "share of the rows that is watched, not learnt, as 0.1 (default none)",
+        ),
+        (
+            group,
+            "--patience",
+            int,
+            "checks without a better loss after which a block stops (default: none stops)",
+        ),
     ):
-        group.add_argument(name, type=kind, metavar="N", help=text)
+        to.add_argument(name, type=kind, metavar="N", help=text)
     group.add_argument(
-        "--targets", nargs="+", metavar="NAME", help="modules by the end of their name (all linear)"
+        "--targets",
+        nargs="+",
+        metavar="NAME",
+        help="adapted modules, by the end of their names (default: all linear ones; paper: "
+        f"{', '.join(paper.targets)})",
     )
-    group.add_argument("--dtype", choices=["float32", "bfloat16"], help="of the frozen model")
+    group.add_argument(
+        "--dtype",
+        choices=["float32", "bfloat16"],
+        help="of the frozen model (default: bfloat16 where the hardware multiplies in it)",
+    )
 
 
 def _plan(args: argparse.Namespace, protocol: str, mode: str) -> TrainPlan:
@@ -136,6 +193,7 @@ def _plan(args: argparse.Namespace, protocol: str, mode: str) -> TrainPlan:
 
 
 def _train(args: argparse.Namespace) -> int:
+    from personae.cast.history import LossTeller, course_of
     from personae.cast_stage import train_cast
 
     args.run_dir = None
@@ -152,17 +210,21 @@ def _train(args: argparse.Namespace) -> int:
             character=args.speaker,
             baselines=args.baselines,
             watcher=display,
+            hear=LossTeller(display.say),
         ),
     )
     document = done.document()
 
     def show(console: Console) -> None:
         table = Table("character", title=Text(str(args.out)))
-        for name in ("rows", "turns", "loss, first", "loss, last"):
+        # The whole way, as a character's own block alone begins where the shared one ended.
+        course = {name: course_of(done.history, name) for name in done.cast.names}
+        watched = any(one.watched for one in course.values())
+        kind = "development loss" if watched else "loss"
+        for name in ("rows", "turns", f"{kind} before", "after"):
             table.add_column(name, justify="right")
-        blocks = {block["name"]: block for block in document["blocks"]}
         for one in document["characters"]:
-            loss = blocks.get(one["name"], {}).get("loss") or (None, None)
+            loss = (course[one["name"]].before, course[one["name"]].after)
             table.add_row(
                 Text(clean(one["name"])),
                 f"{one['rows']:,}",
@@ -171,18 +233,16 @@ def _train(args: argparse.Namespace) -> int:
             )
         console.print(table)
         for name, said in document["baselines"].items():
-            console.print(clean(f"{name}: {said}"), markup=False)
-        if document["refused"]:
-            console.print(
-                f"{document['refused']:,} lines were not learnt: {document['training']}/"
-                "refused.jsonl says which and why",
-                markup=False,
+            _say(console, f"{name}: {said}")
+        if n := document["refused"]:
+            lines = "1 line or row was" if n == 1 else f"{n:,} lines or rows were"
+            _say(
+                console,
+                f"{lines} not learnt, or in part; which and why: "
+                f"{document['training']}/refused.jsonl",
             )
-        console.print(
-            f"How it went: {document['training']}/loss.svg. Talk to it: "
-            f"personae cast chat {args.out}",
-            markup=False,
-        )
+        _say(console, f"How it went: {document['training']}/loss.svg")
+        _say(console, f"Talk to it: {shlex.join(['personae', 'cast', 'chat', str(args.out)])}")
 
     return show_document(args, document, show)
 
@@ -194,7 +254,12 @@ def _add_add(parts: Any) -> None:
     made = command(parts, "add", _add, "add a character to a cast; the others stay as they are")
     _cast_argument(made)
     made.add_argument("--role", required=True, metavar="CARD", help="its card, or starter:ID")
-    made.add_argument("--data", nargs="+", metavar="FILE", help=f"its lines: {DATA_HELP}")
+    made.add_argument(
+        "--data",
+        nargs="+",
+        metavar="FILE",
+        help=f"its lines, for expand and --tune (default: those on its card): {DATA_HELP}",
+    )
     made.add_argument(
         "--how",
         required=True,
@@ -203,7 +268,14 @@ def _add_add(parts: Any) -> None:
         "profile: its card in the prompt, on the shared block",
     )
     made.add_argument("--name", metavar="NAME", help="it goes by (default: the card's)")
-    made.add_argument("--alias", nargs="+", action="extend", default=[], metavar="NAME")
+    made.add_argument(
+        "--alias",
+        nargs="+",
+        action="extend",
+        default=[],
+        metavar="NAME",
+        help="other names by which the router finds it",
+    )
     made.add_argument(
         "--tune", action="store_true", help="move the fusion's weights on its lines, no gradients"
     )
@@ -215,8 +287,12 @@ def _add_add(parts: Any) -> None:
     )
     made.add_argument("--licence", metavar="TEXT", help="of data that state none")
     made.add_argument("--base", metavar="MODEL", help="where the cast's base lies now")
-    made.add_argument("--epochs", type=float, metavar="N", help="of expand")
-    made.add_argument("--lr", type=float, metavar="N", help="of expand")
+    made.add_argument(
+        "--epochs", type=float, metavar="N", help="of expand (default: as the cast was trained)"
+    )
+    made.add_argument(
+        "--lr", type=float, metavar="N", help="of expand (default: as the cast was trained)"
+    )
     made.add_argument("--seed", type=int, default=0, metavar="N", help="seed (default 0)")
     json_option(made)
 
@@ -261,28 +337,38 @@ def _add(args: argparse.Namespace) -> int:
         "record": str(done.out),
         "refused": [one.to_dict() for one in refused],
     }
-    return show_document(args, document, lambda console: _show_addition(console, done.record))
+    return show_document(
+        args, document, lambda console: _show_addition(console, done.record, args.cast, done.out)
+    )
 
 
-def _show_addition(console: Console, record: Addition) -> None:
-    def say(text: str) -> None:
-        console.print(clean(text), markup=False)
-
+def _show_addition(console: Console, record: Addition, cast: Path, file: Path) -> None:
     through = " + ".join(f"{weight:.2f} {name}" for name, weight in record.weights.items())
-    say(f"{record.role} ({record.how}) speaks through {through or 'the base alone'}")
+    _say(console, f"{record.role} ({record.how}) speaks through {through or 'the base alone'}")
     told = record.forgetting
     same = sum(one.blocks_identical for one in told.characters)
-    say(f"Blocks as before: {same} of {len(told.characters)} characters")
+    _say(console, f"Blocks as before: {same} of {len(told.characters)} characters")
     if told.measured:
         worst = max((one.logit_difference or 0.0 for one in told.characters), default=0.0)
-        say(f"Greatest difference of a logit of theirs: {worst:g}")
-    for change in ("stolen", "lost", "moved"):
-        if count := told.routes.count(change):
-            say(f"Routes {change}: {count} of {told.routes.tried}")
+        _say(console, f"Greatest difference of a logit of theirs: {worst:g}")
+    routes = told.routes
+    meant: dict[Change, str] = {
+        "stolen": f"asked for an old character and now go to {record.role}",
+        "lost": "asked for an old character and no longer reach it",
+        "moved": "asked for nobody of the cast, or went wrong before, and are now taken otherwise",
+    }
+    for change, text in meant.items():
+        if count := routes.count(change):
+            _say(console, f"{count} of {routes.tried} tried instructions {text}")
     if record.licences:
-        say(f"Licences of what it learnt from: {', '.join(record.licences)}")
+        _say(console, f"Licences of what it learnt from: {', '.join(record.licences)}")
     if record.unlicensed:
-        say(f"Licence not known: {', '.join(record.unlicensed)}")
+        _say(console, f"Licence not known: {', '.join(record.unlicensed)}")
+    _say(console, f"All of it: {file}")
+    _say(
+        console,
+        f"Talk to it: {shlex.join(['personae', 'cast', 'chat', str(cast), '--role', record.role])}",
+    )
 
 
 # route -----------------------------------------------------------------------------------------
@@ -306,9 +392,12 @@ def _route(args: argparse.Namespace) -> int:
     def show(console: Console) -> None:
         who = {"accept": found.role, "ask": f"perhaps {found.role}", "reject": "nobody"}
         said = f"{found.decision}: {who[found.decision]} ({found.confidence:.0%}, by {found.by})"
-        console.print(clean(said), markup=False)
-        for role, weight in found.weights.items():
-            console.print(clean(f"  {weight:.2f}  {role}"), markup=False)
+        _say(console, said)
+        if found.weights and found.decision != "accept":
+            _say(console, "Nearest by what their cards say:")
+        if found.decision != "accept" or len(found.weights) > 1:
+            for role, weight in found.weights.items():
+                _say(console, f"  {weight:.2f}  {role}")
 
     return show_document(args, found.to_dict(), show)
 
@@ -411,7 +500,7 @@ def _show_evaluation(args: argparse.Namespace, done: Evaluated, page: Path) -> i
 
     def show(console: Console) -> None:
         print_scores(done.scores, console, args.lang)
-        console.print(f"The page: {page}", markup=False)
+        _say(console, f"The page: {page}")
 
     return show_document(args, document, show)
 
@@ -462,9 +551,9 @@ def _export(args: argparse.Namespace) -> int:
 
     def show(console: Console) -> None:
         for name, path in done.paths.items():
-            console.print(clean(f"{name}: {path}"), markup=False)
+            _say(console, f"{name}: {path}")
         for note in done.notes:
-            console.print(clean(note), style="yellow", markup=False)
+            _say(console, note, "yellow")
 
     return show_document(args, document, show)
 

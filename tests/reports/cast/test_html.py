@@ -39,7 +39,7 @@ def test_the_page_loads_nothing_and_runs_nothing(language: Any) -> None:
 
 def test_figures_stand_with_their_intervals_and_what_is_missing() -> None:
     text = page().text
-    assert "5 held-out dialogues (4 counted once for each of its characters), 30 tokens" in text
+    assert "5 held-out rows, 4 units (what one character says in one dialogue), 30 tokens" in text
     # (2.0 + 3.0 + 4.0) / 3, one of four missing; the base half a nat a token above.
     assert "Nats a token lower is better the cast 3.000 [2.000, 4.000] 3 25.0%" in text
     assert "the base alone 3.500 [2.500, 4.500] 3 25.0%" in text

@@ -27,6 +27,7 @@ def test_differences_and_notes_follow() -> None:
     text = " ".join(printed().split())
     assert "the cast − the base alone nats/token −0.500 [−0.500, −0.500] the cast is better" in text
     assert "Fewer than 20 held-out dialogues" in text
+    assert "Not in the cast, so not scored: Zoe (2)" in text
 
 
 def test_a_base_s_name_is_no_markup() -> None:

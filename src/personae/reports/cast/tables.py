@@ -51,5 +51,9 @@ def print_scores(scores: CastScores, console: Console, language: Language = "en"
                 words(f"readings.{reading_of(d)}"),
             )
         console.print(table)
-    for note in scores.notes:
-        console.print(clean(words.known("notes", note)), markup=False, style="dim")
+    said = [words.known("notes", note) for note in scores.notes]
+    if held.left_out:
+        names = words("list_comma").join(f"{who} ({n})" for who, n in held.left_out.items())
+        said.append(f"{words('left_out')}{words('scenes.colon')}{names}")
+    for line in said:
+        console.print(clean(line), markup=False, style="dim")
