@@ -335,6 +335,70 @@ def test_one_whom_no_profile_is_like_can_be_expanded_from_the_shared_block(cast:
     assert added.record.neighbours == {}
 
 
+@pytest.mark.parametrize(
+    ("protocol", "rate"),
+    [("personae", 2e-3 * (576 / 64) ** 0.775), ("paper", 2e-4)],  # the tiny base is 64 wide
+)
+def test_a_cast_that_does_not_say_how_it_was_trained_is_expanded_by_the_defaults_for_its_base(
+    tmp_path: Path, tiny_base: Path, protocol, rate: float
+):
+    cast = starters_cast(tmp_path / protocol, tiny_base, protocol=protocol)
+    added = add_character(
+        cast.path, "starter:don-quixote", "expand", data=spoken(2), measured=False
+    )
+    assert max(step.lr for step in added.history) == pytest.approx(rate)
+
+
+def test_dialogues_that_are_too_long_to_be_learnt_are_in_the_record(cast: Cast):
+    (short,) = spoken(1)
+    long = short.model_copy(
+        update={"turns": (CastTurn(speaker=NEW, text="on " * 300),), "source": "long"}
+    )
+    talkative = short.model_copy(
+        update={"turns": (CastTurn(text="Why? " * 100), *short.turns), "source": "talkative"}
+    )
+    added = add_character(
+        cast.path, "starter:don-quixote", "expand", data=[short, talkative, long], plan=QUICK,
+        measured=False,
+    )  # fmt: skip
+
+    assert added.record.too_long == ("long",)
+    assert added.record.shortened == 1
+    assert added.record.block is not None
+    assert added.record.block.steps == 2  # of two rows, twice
+
+
+def test_lines_that_do_not_fit_are_no_sample_lines(cast: Cast):
+    rows = [
+        row.model_copy(update={"turns": (CastTurn(speaker=NEW, text="on " * 600),)})
+        for row in spoken(4)
+    ]
+    with pytest.raises(UsageError, match="at least 3 sample lines, not 0"):
+        add_character(cast.path, "starter:don-quixote", "fuse", data=rows, tune=True)
+
+
+def test_what_was_learnt_from_is_kept_even_where_the_report_fails(cast: Cast, tiny_base: Path):
+    from personae.cast.base import load_base
+
+    base = load_base(str(tiny_base))
+
+    class Breaks(NoWatcher):
+        def step(self, stage: str) -> None:
+            base.model.lm_head.register_forward_hook(self.fail)
+
+        def fail(self, module, given, found):
+            if (cast.path / ADDITIONS).exists():
+                raise RuntimeError("out of memory")
+
+    with pytest.raises(RuntimeError, match="out of memory"):
+        add_character(
+            cast.path, "starter:don-quixote", "expand", data=spoken(2), plan=QUICK, base=base,
+            watcher=Breaks(),
+        )  # fmt: skip
+    assert read_cast(cast.path).names[-1] == NEW
+    assert [row.source for row in added_rows(cast.path)] == [row.source for row in spoken(2)]
+
+
 def test_lines_under_an_alias_are_the_characters_own(cast: Cast):
     added = add_character(
         cast.path, "starter:don-quixote", "expand", aliases=["Quijano"],
@@ -383,7 +447,7 @@ class Meanwhile(NoWatcher):
 
 
 def test_a_cast_that_somebody_else_changed_meanwhile_is_not_written_over(cast: Cast):
-    with pytest.raises(UsageError, match="changed meanwhile"):
+    with pytest.raises(UsageError, match="was changed while"):
         add_character(
             cast.path, "starter:don-quixote", "expand", data=spoken(), plan=QUICK,
             measured=False, watcher=Meanwhile(cast.path),

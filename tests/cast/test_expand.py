@@ -253,13 +253,6 @@ def test_the_papers_dropout_works_in_training_and_is_gone_afterwards(cast: Cast,
     assert any(not np.array_equal(learnt[0][n], learnt[1][n]) for n in learnt[0])
 
 
-def test_a_paper_cast_is_expanded_as_the_paper_trains(tmp_path: Path, tiny_base: Path):
-    paper = starters_cast(tmp_path / "paper", tiny_base, protocol="paper")
-
-    plan = plan_for(paper.manifest, None, 0)
-    assert (plan.protocol, plan.rank, plan.dropout) == ("paper", 4, 0.1)
-
-
 def test_a_character_without_a_line_cannot_be_trained(cast: Cast, base: LoadedBase):
     with pytest.raises(UsageError, match="no line of 'Nemo'"):
         expand(

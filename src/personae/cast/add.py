@@ -16,6 +16,7 @@ from __future__ import annotations
 import random
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -63,7 +64,7 @@ from personae.records.files import read_jsonl, write_atomically
 
 if TYPE_CHECKING:
     from personae.cast.base import LoadedBase
-    from personae.cast.encode import Encoded
+    from personae.cast.encode import Encoded, Report
     from personae.cast.evaluate import Voices, Weights
     from personae.cast.plan import TrainPlan
     from personae.cast.stacked import StackedLoRA
@@ -99,6 +100,7 @@ class _Made:
     slot: Slot | None = field(default=None, repr=False)
     eq7_error: float | None = None
     history: tuple[TrainingStep, ...] = ()
+    left_out: Report | None = None
 
 
 def add_character(
@@ -138,7 +140,8 @@ def add_character(
         heldout: dialogues of old characters; their likelihood before and after is reported.
         measured: whether the model is run for the report on forgetting; None: where it is needed
             anyway.
-        plan: of `expand`; made to fit the cast. None: as the cast was trained, where it says.
+        plan: of `expand`; made to fit the cast. None: as the cast was trained, where it says, else
+            the defaults for a base of this width.
         seed: of the new block, the order of rows, and the draws of tuning.
         base: a loaded model that bears no blocks, or where the cast's base lies; None: where the
             manifest says.
@@ -179,11 +182,18 @@ def add_character(
         if how == "profile":
             made = _Made(_shared(cast.manifest))
         elif model and how == "expand":
-            plan = plan_for(cast.manifest, plan or read_plan(cast.path), seed)
+            plan = plan_for(cast.manifest, plan or read_plan(cast.path) or model.plan(), seed)
             made = _expanded(model, name, near, rows, plan, checkpoint, resume, watcher)
         else:
             made = _fused(cast, name, near)
         written = _write(cast, name, aliases, how, character, made)
+        stem = PurePosixPath(written.character(name).card or "").stem
+        folder = written.path / ADDITIONS
+        # At once: whatever becomes of the report, the cast has learnt from them.
+        if rows:
+            write_rows(rows, folder / f"{stem}{ROWS}")
+        if made.history:
+            write_history(folder / f"{stem}{HISTORY}", made.history)
         if model and before is not None:
             after = model.measure(written)
     finally:
@@ -191,12 +201,6 @@ def add_character(
             model.leave()
     told = (before, after) if before is not None and after is not None else None
     record = _record(cast, written, name, made, near, tuning, seed, told)
-    stem = PurePosixPath(written.character(name).card or "").stem
-    folder = written.path / ADDITIONS
-    if rows:
-        write_rows(rows, folder / f"{stem}{ROWS}")
-    if made.history:
-        write_history(folder / f"{stem}{HISTORY}", made.history)
     write_atomically(folder / f"{stem}.json", record.to_json() + "\n")
     return Added(written, record, folder / f"{stem}.json", made.history)
 
@@ -388,6 +392,14 @@ class _Model:
         self.stack: StackedLoRA = attach(base, cast)
         self._attached = cast
 
+    def plan(self) -> TrainPlan:
+        """What the cast's protocol trains by, at rates for this base."""
+        from personae.cast.plan import TrainPlan
+
+        width: int = self.base.model.get_input_embeddings().embedding_dim
+        plan = TrainPlan()
+        return plan.paper() if self.cast.manifest.protocol == "paper" else plan.for_width(width)
+
     def measure(self, cast: Cast) -> Measured:
         """As the old characters of that cast, through the blocks that its file holds."""
         if cast is not self._attached:
@@ -436,7 +448,7 @@ def _tuned(
         watcher.step("tune")
         return sum(one.nll for one in found) / sum(one.tokens for one in found)
 
-    spoken = sum(turn.speaker == name for row in drawn for turn in row.turns)
+    spoken = sum(_utterances(row) for row in lines)
     best = tune_weights(loss, near, lines=spoken, budget=budget, seed=seed)
     tuning = Tuning(
         start=dict(near),
@@ -446,6 +458,11 @@ def _tuned(
         lines=spoken,
     )
     return best.weights, tuning
+
+
+def _utterances(row: Encoded) -> int:
+    """Stretches of tokens that are to be predicted: an utterance each."""
+    return sum(now and not before for before, now in pairwise((False, *row.supervised)))
 
 
 def _expanded(
@@ -461,7 +478,7 @@ def _expanded(
     from personae.cast.encode import encode_all
 
     manifest = model.cast.manifest
-    encoded, _ = encode_all(rows, model.layout, model.mode, plan.max_tokens)
+    encoded, left_out = encode_all(rows, model.layout, model.mode, plan.max_tokens)
     if not encoded.get(name):
         raise UsageError(f"no dialogue of {name!r} fits into {plan.max_tokens} tokens; allow more")
     done = expand(
@@ -477,7 +494,7 @@ def _expanded(
         watcher=watcher,
     )
     block = done.block.model_copy(update={"data": data_sources(rows, name)})
-    return _Made(done.weights, block, done.slot, history=done.history)
+    return _Made(done.weights, block, done.slot, history=done.history, left_out=left_out)
 
 
 # Without it --------------------------------------------------------------------------------------
@@ -507,12 +524,10 @@ def _write(
     """The cast with one character more.
 
     Raises:
-        UsageError: somebody else has written this cast meanwhile.
+        InputError: somebody else has written this cast meanwhile.
         OutputError: it cannot be written.
     """
     manifest = cast.manifest
-    if read_cast(cast.path).manifest != manifest:
-        raise UsageError(f"{cast.path}: the cast was changed meanwhile; run the command again")
     added = CastCharacter(name=name, aliases=aliases, how=how, weights=made.weights)
     tensors: Mapping[str, Any] = cast.tensors
     blocks = manifest.blocks
@@ -560,6 +575,8 @@ def _record(
         tuning=tuning,
         weights=character.weights,
         block=made.block,
+        shortened=made.left_out.shortened if made.left_out else 0,
+        too_long=made.left_out.too_long if made.left_out else (),
         eq7_error=made.eq7_error,
         card_hash=character.card_hash,
         licences=licences,

@@ -91,12 +91,8 @@ def expanded_weights(fused: Mapping[str, float], name: str) -> dict[str, float]:
     return {**fused, name: 1.0}
 
 
-def plan_for(manifest: CastManifest, plan: TrainPlan | None, seed: int) -> TrainPlan:
+def plan_for(manifest: CastManifest, plan: TrainPlan, seed: int) -> TrainPlan:
     """A plan that fits a cast: its rank, alpha, modules, mode and protocol."""
-    from personae.cast.plan import TrainPlan
-
-    if plan is None:
-        plan = TrainPlan().paper() if manifest.protocol == "paper" else TrainPlan()
     return replace(
         plan,
         rank=manifest.rank,

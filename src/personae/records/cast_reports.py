@@ -143,6 +143,8 @@ class Addition(Record):
         neighbours: weights by old character, summing to 1, as they were used; {} where none was.
         weights: by block, of the new character.
         block: the new one, where there is one.
+        shortened: dialogues that lost turns because they were too long to be learnt whole.
+        too_long: sources of those that do not fit even with one turn; they are not learnt.
         eq7_error: of a fusion by equation 7: its relative distance from the exact weighted sum.
         licences: of everything that the new character speaks through was trained on.
         unlicensed: sources among these whose licence is not known.
@@ -160,6 +162,8 @@ class Addition(Record):
     tuning: Tuning | None = None
     weights: dict[str, float] = {}
     block: Block | None = None
+    shortened: int = Field(default=0, ge=0)
+    too_long: tuple[str, ...] = ()
     eq7_error: float | None = Field(default=None, ge=0)
     card_hash: str | None = None
     licences: tuple[str, ...] = ()
