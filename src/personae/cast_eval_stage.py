@@ -118,7 +118,7 @@ def evaluate_cast(
             asked for and the cast does not keep what it was trained on.
         OutputError: the results cannot be written.
     """
-    from personae.cast.base import load_base
+    from personae.cast.base import base_of, load_base
 
     if seeds is not None and not baselines:
         raise UsageError("--seeds trains what the cast is compared with: give --baselines too")
@@ -146,7 +146,7 @@ def evaluate_cast(
         },
     )
     write_atomically(out / REFUSED, (one.to_json() + "\n" for one in refused))
-    loaded = base or load_base(found.manifest.base.id, dtype=dtype, device=device)
+    loaded = base or load_base(base_of(found), dtype=dtype, device=device)
     session = _Session(found, rows, loaded, max_tokens, batch_tokens, watcher or NoWatcher(), run)
     session.given(lift=lift)
     if baselines and training is not None:

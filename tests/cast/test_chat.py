@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -193,3 +194,31 @@ def test_ctrl_c_at_the_prompt_ends_the_command(cast: Cast) -> None:
         assert talking.wait(timeout=60) == 0
         assert talking.stderr is not None
         assert "Traceback" not in talking.stderr.read()
+
+
+def test_a_role_that_is_not_there_is_refused_with_what_to_do_in_a_talk(cast: Cast) -> None:
+    with pytest.raises(UsageError, match=r"there are Ada Byron, Wu Song. Give one of them with"):
+        talk(cast, role="Watson")
+
+
+def test_a_cast_given_as_the_present_folder_is_called_by_its_name(
+    cast: Cast, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(cast.path)
+    shown: list[str] = []
+    asyncio.run(chat(Path(), None, reading(), shown.append))
+    assert shown[0].startswith("two: Ada Byron, Wu Song.")
+
+
+def test_a_cast_whose_base_is_gone_says_where_it_was_and_what_to_do(
+    tmp_path: Path, tiny_base: Path
+) -> None:
+    base = tmp_path / "base"
+    shutil.copytree(tiny_base, base)
+    gone = small_cast(tmp_path / "cast", base)
+    base.rename(tmp_path / "elsewhere")
+    mend = r"no longer at .*base\. Put it back there, a link will do; or write where it lies now"
+    with pytest.raises(InputError, match=mend):
+        talk(gone, "Ada Byron?")
+    base.symlink_to(tmp_path / "elsewhere")
+    assert "Ada Byron" in talk(gone, "Ada Byron?")

@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 from personae.cast.base import base_ref, check_base, is_local
 from personae.cast.dialogue import chat_prompt, with_system
 from personae.cast.gguf_lora import PERMUTED
-from personae.cast.store import COMMIT, GATE, MANIFEST, MAX_MANIFEST, ROUTER, Cast, read_cast
+from personae.cast.store import (
+    COMMIT,
+    GATE,
+    MANIFEST,
+    MAX_MANIFEST,
+    ROUTER,
+    Cast,
+    no_cast,
+    read_cast,
+)
 from personae.errors import BadRequestError, InputError, UnsupportedError, UsageError
 from personae.models.local.model import MAX_TOKENS, TEMPERATURE, TOP_P, LocalModel, seed_of
 from personae.records import Call, Capabilities, Failure, Reply, TokenLogprob, Usage
@@ -88,11 +97,7 @@ def read_manifest(path: Path) -> CastManifest:
     """
     file = _file(path, MANIFEST)
     if not file.is_file():
-        raise InputError(
-            "this directory holds no cast",
-            path=path / MANIFEST,
-            mend="Give the directory that `personae cast train` wrote with --out",
-        )
+        raise no_cast(path)
     return CastManifest.from_dict(read_json(file, limit=MAX_MANIFEST), path=file)
 
 
@@ -479,13 +484,13 @@ class _OnTorch:
     """A cast on torch: a thread of its own that answers all calls in one batch."""
 
     def __init__(self, cast: Cast) -> None:
-        from personae.cast.base import load_base
+        from personae.cast.base import base_of, load_base
         from personae.cast.generate import CastGenerator
         from personae.cast.layout import layout_of
         from personae.cast.store import attach
 
         self.cast = replace(cast, tensors={})
-        base = load_base(cast.manifest.base.id)
+        base = load_base(base_of(cast))
         self.generator: CastGenerator = CastGenerator(base, attach(base, cast), self.cast)
         self._layout: Layout = layout_of(base.tokenizer)
 

@@ -31,6 +31,8 @@ from personae.records.files import read_json, read_text
 if TYPE_CHECKING:
     import torch
 
+    from personae.cast.store import Cast
+
 CONFIG, ADAPTER = "config.json", "adapter_config.json"
 _CONVERSION = "float16/1"
 """Part of the name of a converted model: another conversion gets another directory."""
@@ -94,6 +96,23 @@ def base_ref(spec: str, *, progress: weights.Progress | None = None) -> BaseMode
     return BaseModelRef(
         id=spec, sha256=digest, architecture=str(config["model_type"]), licence=_licence(folder)
     )
+
+
+def base_of(cast: Cast) -> str:
+    """Where the base of a cast lies, to be given to `load_base`.
+
+    Raises:
+        InputError: it lies there no longer.
+    """
+    spec = cast.manifest.base.id
+    if not is_local(spec) and not Path(spec).expanduser().is_dir():
+        raise InputError(
+            f"the model under this cast is no longer at {spec}",
+            path=cast.path,
+            mend="Put it back there, a link will do; or write where it lies now into cast.json, "
+            'under "base": "id" (its weights are checked)',
+        )
+    return spec
 
 
 def read_config(folder: Path) -> dict[str, Any]:

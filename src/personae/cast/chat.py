@@ -100,7 +100,7 @@ class Chat:
         self._casts = Casts()
         self._model = f"{SCHEME}:{cast_path}"
         self._casts.check(self._model)
-        self._role = None if role is None else self._named(role)
+        self._role = None if role is None else self._chosen(role)
         self._previous: str | None = None
         self._language: Language = "en"
         self._talk: _Talk | None = None
@@ -123,7 +123,7 @@ class Chat:
             cast = await backend.cast()
             if any(written_in([name]) == "zh" for name in cast.names[:1]):
                 self._language = "zh"
-            self._tell("greeting", cast=self._path.name)
+            self._tell("greeting", cast=self._path.resolve().name)
             while (line := await self._line()) is not None:
                 line = line.strip()
                 if line.startswith("/") and not line.startswith("//"):
@@ -237,6 +237,15 @@ class Chat:
         if generator is not None:
             return _OnTorch(Dialogue(generator, language=self._language))
         return _OnLlama(cast, self._casts, self._model, self._language)
+
+    def _chosen(self, role: str) -> str:
+        try:
+            return self._named(role)
+        except UsageError:
+            raise UsageError(
+                f"{self._path} has no {role!r}; there are {', '.join(self._names)}. Give one of "
+                f"them with --role, or add the character: personae cast add {self._path}"
+            ) from None
 
     def _named(self, name: str) -> str:
         """The character of that name, whatever its case, or of that alias."""
