@@ -89,11 +89,11 @@ def test_a_course_goes_from_before_the_first_stage_to_the_last_pass_of_the_last_
         _of("own", 2, 1.5, 3.0),
         _of("own", 3, 2.0, 2.0),
     ]
-    assert course_of(history, "Bo") == Course(6.0, 2.5, watched=False)
-    assert course_of(history, "Anna") == Course(None, None, watched=False)
+    assert course_of(history, "Bo", best=False) == Course(6.0, 2.5, watched=False)
+    assert course_of(history, "Anna", best=False) == Course(None, None, watched=False)
 
 
-def test_a_watched_course_ends_in_the_best_state_of_its_last_stage() -> None:
+def test_a_watched_course_ends_in_the_state_that_is_kept_the_last_or_the_best() -> None:
     history = [
         _of("shared", 0, 0.0, None, 6.0),
         _of("shared", 1, 1.0, 7.0),
@@ -102,4 +102,5 @@ def test_a_watched_course_ends_in_the_best_state_of_its_last_stage() -> None:
         _of("own", 1, 1.0, None, 3.5),
         _of("own", 2, 2.0, None, 3.75),
     ]
-    assert course_of(history, "Bo") == Course(6.0, 3.5, watched=True)
+    assert course_of(history, "Bo", best=True) == Course(6.0, 3.5, watched=True)
+    assert course_of(history, "Bo", best=False) == Course(6.0, 3.75, watched=True)

@@ -138,18 +138,18 @@ class Course:
     watched: bool
 
 
-def course_of(history: Sequence[TrainingStep], character: str) -> Course:
-    """The course of one character, with its best development loss where rows were watched.
+def course_of(history: Sequence[TrainingStep], character: str, *, best: bool) -> Course:
+    """The course of one character, with its development loss where rows were watched.
 
-    A block ends in its best state (`train`), so `after` is the lowest development loss of the last
-    stage, not the last one.
+    Args:
+        best: whether blocks end in their best state and not in their last one (`plan.patience`).
     """
     own = [record for record in history if record.character == character]
     if watched := [r for r in own if r.dev_loss is not None]:
         last = [
             r.dev_loss for r in watched if r.stage == watched[-1].stage and r.dev_loss is not None
         ]
-        return Course(watched[0].dev_loss, min(last), True)
+        return Course(watched[0].dev_loss, min(last) if best else last[-1], True)
     steps = [record for record in own if record.loss is not None]
     if not steps:
         return Course(None, None, False)

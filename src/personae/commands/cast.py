@@ -21,6 +21,7 @@ from personae.session import REPORT, RESULTS
 if TYPE_CHECKING:
     from personae.cast.plan import TrainPlan
     from personae.cast_eval_stage import Evaluated
+    from personae.models.local.weights import Progress
     from personae.records.cast_reports import Addition, Change
 
 
@@ -49,6 +50,18 @@ def _watched(args: argparse.Namespace, work: Callable[[Display], Any]) -> Any:
     """Carry out what needs no run and calls no endpoint, under the display."""
     with Display(quiet=args.json, calls=False) as display:
         return work(display)
+
+
+def _told(display: Display) -> Progress:
+    """Says once of each thing that it is fetched or converted."""
+    said: set[str] = set()
+
+    def tell(what: str, _done: int | None, _total: int | None) -> None:
+        if what not in said:
+            said.add(what)
+            display.say(what)
+
+    return tell
 
 
 def _say(console: Console, text: str, style: str | None = None) -> None:
@@ -194,9 +207,9 @@ def _plan(args: argparse.Namespace, protocol: str, mode: str) -> TrainPlan:
 
 def _train(args: argparse.Namespace) -> int:
     from personae.cast.history import LossTeller, course_of
+    from personae.cast.training import read_plan
     from personae.cast_stage import train_cast
 
-    args.run_dir = None
     done = _watched(
         args,
         lambda display: train_cast(
@@ -211,6 +224,7 @@ def _train(args: argparse.Namespace) -> int:
             baselines=args.baselines,
             watcher=display,
             hear=LossTeller(display.say),
+            progress=_told(display),
         ),
     )
     document = done.document()
@@ -218,7 +232,9 @@ def _train(args: argparse.Namespace) -> int:
     def show(console: Console) -> None:
         table = Table("character", title=Text(str(args.out)))
         # The whole way, as a character's own block alone begins where the shared one ended.
-        course = {name: course_of(done.history, name) for name in done.cast.names}
+        plan = read_plan(args.out)
+        best = plan is not None and plan.patience is not None
+        course = {name: course_of(done.history, name, best=best) for name in done.cast.names}
         watched = any(one.watched for one in course.values())
         kind = "development loss" if watched else "loss"
         for name in ("rows", "turns", f"{kind} before", "after"):
@@ -234,6 +250,12 @@ def _train(args: argparse.Namespace) -> int:
         console.print(table)
         for name, said in document["baselines"].items():
             _say(console, f"{name}: {said}")
+        if n := len(document["too_long"]):
+            rows = "1 dialogue does" if n == 1 else f"{n:,} dialogues do"
+            _say(console, f"{rows} not fit into --max-tokens and taught nothing")
+        if document["unused_cards"]:
+            names = ", ".join(document["unused_cards"])
+            _say(console, f"Cards of nobody who speaks in these data: {names}")
         if n := document["refused"]:
             lines = "1 line or row was" if n == 1 else f"{n:,} lines or rows were"
             _say(
