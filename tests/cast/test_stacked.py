@@ -270,7 +270,8 @@ def test_blocks_gathered_for_all_layers_at_once_learn_the_same(
     rows = [row] * 4 if alike else [row, {"bo": 1.0}, {"shared": 1.0, "cy": 1.0}, {"bo": 0.3}]
     found = []
     for once in (None, tokens, 10 * tokens + 7):  # the last was wrongly announced
-        stack.model.zero_grad()
+        for parameter in stack.parameters():
+            parameter.grad = None
         with stack.speaking(stack.weights(rows), once=once):
             logits = stack.model(input_ids=ids, use_cache=False).logits.float()
             logits.log_softmax(-1).square().mean().backward()
@@ -366,7 +367,7 @@ def test_slots_can_be_added_where_a_generator_runs(tiny_base: Path) -> None:
             assert stack.model(input_ids=ids, use_cache=False).logits.equal(before)
     with stack.speaking(stack.weights([{"new 2": 1.0}] * 3)):
         stack.model(input_ids=ids, use_cache=False).logits.mean().backward()
-    assert stack.parameters()[1].grad[stack.index("new 2")].any()
+    assert stack.parameters()[-1].grad[stack.index("new 2")].any()
 
 
 def test_a_slot_added_with_values_speaks_with_them(tiny_base: Path) -> None:
@@ -475,3 +476,62 @@ def test_blocks_over_a_model_that_does_not_train_drop_nothing(tiny_base: Path) -
     assert _spoken(stack, _ids(1), rows).equal(_spoken(stack, _ids(1), rows))
     model.train()
     assert not _spoken(stack, _ids(1), rows).equal(_spoken(stack, _ids(1), rows))
+
+
+def test_modules_beside_each_other_may_read_different_tensors(tiny_base: Path) -> None:
+    """Queries, keys and values share a product; what they are given is looked at each time."""
+    import torch
+
+    stack = _filled(_load(tiny_base))
+    q, k, v = (stack.layers[f"model.layers.0.self_attn.{name}_proj"] for name in "qkv")
+    draw = torch.Generator().manual_seed(4)
+    one, other = torch.randn(2, 3, 5, 64, generator=draw, dtype=torch.float64)
+    rows = [{"anna": 1.0}, {"shared": 1.0, "bo": 0.5}, {}]
+
+    def want(layer: Any, x: Any) -> Any:
+        made = layer.base(x).clone()
+        for r, row in enumerate(rows):
+            for slot, weight in row.items():
+                a, b = (t[stack.index(slot)].double() for t in (layer.a, layer.b))
+                made[r] += weight * stack.alpha / stack.rank * (x[r] @ a.T @ b.T)
+        return made
+
+    order = [(q, one), (k, other), (v, one), (v, other), (k, one), (q, other), (q, one), (v, one)]
+    for learning in (False, True):
+        with torch.set_grad_enabled(learning), stack.speaking(stack.weights(rows)):
+            for layer, x in order:
+                torch.testing.assert_close(layer(x), want(layer, x), rtol=1e-10, atol=1e-10)
+
+
+def test_passes_within_one_context_have_gradients_of_their_own(tiny_base: Path) -> None:
+    """Two passes before a backward, one after it, and one after the blocks have changed."""
+    import torch
+
+    stack = _filled(_load(tiny_base))
+    ids, weights = _ids(2, 7), stack.weights([{"anna": 1.0}, {"shared": 1.0, "bo": 1.0}])
+
+    def loss(part: Any) -> Any:
+        return stack.model(input_ids=part, use_cache=False).logits.square().mean()
+
+    def gradients() -> list[Any]:
+        made = [p.grad.clone() for p in stack.parameters() if p.grad is not None]
+        for parameter in stack.parameters():
+            parameter.grad = None
+        return made
+
+    with stack.speaking(weights):
+        loss(ids).backward()
+    alone = gradients()
+    with stack.speaking(weights):
+        first, second = loss(ids), loss(ids)
+        first.backward()
+        second.backward()
+        loss(ids).backward()
+    for one, thrice in zip(alone, gradients(), strict=True):
+        torch.testing.assert_close(thrice, 3 * one, rtol=1e-4, atol=1e-7)
+    with stack.speaking(weights):
+        before = loss(ids)
+        with torch.no_grad():
+            for parameter in stack.parameters():
+                parameter.mul_(0.5)
+        assert loss(ids) != before

@@ -18,8 +18,8 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -37,7 +37,7 @@ class Mix:
     """Which blocks work on what: weights of S slots for each row, or each token, of a batch.
 
     Made once and used for many forward passes (`StackedLoRA.mix`), it spares each pass the
-    arithmetic on the weights and each layer the gathering of its blocks.
+    arithmetic on the weights and, where nothing is learnt, the gathering of blocks.
 
     Args:
         weights: `[rows, S]`, or `[rows, tokens, S]`; 0 switches a slot off.
@@ -66,14 +66,13 @@ class Mix:
         self.few = int(on.sum(1).max()) if self.size else 0
         """p, the largest number of slots that one row has."""
         own = on.to(torch.uint8).argsort(dim=1, descending=True, stable=True)[:, : self.few]
-        self.own = own.to(device)
-        """Those of each row among the P, `[rows, p]`; where it has fewer, some of weight 0."""
+        self.own = present[own].to(device)
+        """The slots of each row, `[rows, p]`; where it has fewer, some of weight 0."""
         index = own[:, None].expand(-1, by_token.shape[1], -1)
         self.own_active = among.gather(-1, index).to(device)
         """Their weights, `[rows, 1 or tokens, p]`."""
-        self.own_present = present[own].flatten().to(device)
-        """Which slots they are, `[rows * p]`."""
-        self._spread: dict[tuple[bool, int, float, torch.dtype], Tensor] = {}
+        self.kept: dict[tuple[bool, torch.dtype], _Ready] = {}
+        """The blocks as passes need them, while none of them changes."""
 
     def same(self, weights: Tensor) -> bool:
         """Whether it was made of these weights."""
@@ -83,29 +82,24 @@ class Mix:
             and torch.equal(weights, self.weights)
         )
 
-    def by_rows(self, tokens: int) -> bool:
-        """Whether to gather each row's own blocks instead of running all P over all rows.
+    def by_rows(self, tokens: int, *, kept: bool) -> bool:
+        """Whether to give each row its own blocks instead of running all P over all rows.
 
         All P cost `P` products a token, the own ones `p` and a copy of p blocks a row, which is
-        worth about `COPY` tokens' products (measured on a CPU at width 576, rank 8, 9 slots).
+        worth about `COPY` tokens' products. Copies that are kept over many passes cost nothing
+        anew but their reading: on a processor as much as that of all P; on a GPU a step's time is
+        its number of kernels, and own blocks need the fewest (benchmarks/cast_decode.py).
         """
+        if self.uniform is not None:
+            return False
+        more = GPU_COPIES if self.present.is_cuda else 1
+        if kept and self.rows * self.few <= more * self.size:
+            return True
         return tokens * (self.size - self.few) > COPY * self.few
-
-    def spread(self, by_rows: bool, rank: int, scale: float, dtype: torch.dtype) -> Tensor:
-        """Scaled weights of the blocks' inner dimensions, `[rows, 1 or tokens, slots * rank]`.
-
-        Where they are uniform, `[slots * rank]`.
-        """
-        key = (by_rows, rank, scale, dtype)
-        if key not in self._spread:
-            active = self.own_active if by_rows else self.active
-            active = active if self.uniform is None else self.uniform
-            with torch.inference_mode(mode=False):
-                self._spread[key] = (active * scale).to(dtype).repeat_interleave(rank, -1)
-        return self._spread[key]
 
 
 COPY = 48
+GPU_COPIES = 8
 
 
 class _Speaking:
@@ -113,37 +107,235 @@ class _Speaking:
 
     mix: Mix | None = None
 
-    def __init__(self) -> None:
-        self.ready: dict[StackedLinear, _Ready] = {}
 
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Ready:
-    """A layer's blocks as one pass needs them.
+    """All blocks as one pass needs them.
 
     Attributes:
-        down: `[P r, in]`, or by rows `[rows, p r, in]`.
-        up: `[P r, out]`, or by rows `[rows, p r, out]`.
+        by_rows: each row has its own.
+        down: by group of modules that read the same, G of them: `[G P r, in]`, or by rows
+            `[rows, G p r, in]`.
+        up: by module `[P r, out]`, or by rows `[rows, p r, out]`; the blocks' scale is in it, and
+            the weights, where they are not a token's own.
+        spread: weights for the inner dimensions of a group, by G, `[rows, 1 or tokens, G P r]`;
+            None where they are in `up`.
+        stamp: which values of which tensors they were taken from.
     """
 
-    down: Tensor
-    up: Tensor
+    by_rows: bool
+    down: tuple[Tensor, ...]
+    up: tuple[Tensor, ...]
+    spread: Mapping[int, Tensor] | None
+    stamp: tuple[int, ...]
+    source: Sequence[nn.Parameter]
 
-    def fits(self, by_rows: bool, dtype: torch.dtype) -> bool:
-        """Whether it was made for such a pass."""
-        return (self.down.dim() == 3) == by_rows and self.down.dtype == dtype
+
+class _Blocks:
+    """The blocks of all modules, in one tensor for each size of input and of output.
+
+    A pass over a model of hundreds of modules is as fast as its kernels are few: what a batch needs
+    of all blocks is gathered with a handful of them, and the optimiser sees a handful of tensors.
+
+    Attributes:
+        tensors: A's `[capacity, modules, r, in]` by size of the input, then B's, transposed,
+            `[capacity, modules, r, out]` by size of the output; float32.
+
+    Args:
+        sizes: features in and out by module.
+        groups: modules that read the same tensor, each module in one group.
+    """
+
+    def __init__(
+        self,
+        sizes: Sequence[tuple[int, int]],
+        groups: Sequence[Sequence[int]],
+        capacity: int,
+        rank: int,
+        scale: float,
+        device: torch.device,
+    ) -> None:
+        self.rank, self.scale = rank, scale
+        self.groups = [tuple(group) for group in groups]
+        self.places: list[dict[int, tuple[int, int]]] = [{}, {}]
+        """Of A and of B: which tensor a module is in, and where there."""
+        shapes: list[tuple[int, int]] = []
+        for side in (0, 1):
+            for size in dict.fromkeys(both[side] for both in sizes):
+                of_it = [g for g, ms in enumerate(self.groups) if sizes[ms[0]][side] == size]
+                modules = (
+                    [m for g in of_it for m in self.groups[g]]
+                    if side == 0
+                    else [m for m, both in enumerate(sizes) if both[1] == size]
+                )
+                for at, module in enumerate(modules):
+                    self.places[side][module] = (len(shapes), at)
+                shapes.append((len(modules), size))
+        self._downs = len({both[0] for both in sizes})
+        self._in_down = [
+            [g for g, ms in enumerate(self.groups) if self.places[0][ms[0]][0] == t]
+            for t in range(self._downs)
+        ]
+        self.tensors = [
+            nn.Parameter(torch.zeros(capacity, count, rank, size, device=device))
+            for count, size in shapes
+        ]
+        self._pass: tuple[Mix, _Ready, list[bool]] | None = None
+
+    def a(self, module: int) -> Tensor:
+        """`[capacity, r, in]` of a module: the values themselves, with their gradients."""
+        tensor, at = self.places[0][module]
+        return _with_grad(self.tensors[tensor], lambda whole: whole[:, at])
+
+    def b(self, module: int) -> Tensor:
+        """`[capacity, out, r]` of a module: the values themselves, with their gradients."""
+        tensor, at = self.places[1][module]
+        return _with_grad(self.tensors[tensor], lambda whole: whole[:, at].mT)
+
+    def ready(self, module: int, mix: Mix, tokens: int, dtype: torch.dtype) -> _Ready:
+        """What a pass needs; gathered at its first module, and where nothing is learnt kept."""
+        if not torch.is_grad_enabled():
+            by_rows = mix.by_rows(tokens, kept=True)
+            found = mix.kept.get((by_rows, dtype))
+            if found is None or not self._fresh(found):
+                found = self._gathered(mix, by_rows, dtype)
+                if not by_rows:  # laid out as the product of one token a row reads it
+                    found = replace(found, down=tuple(d.T.contiguous().T for d in found.down))
+                mix.kept[by_rows, dtype] = found
+            return found
+        by_rows = mix.by_rows(tokens, kept=False)
+        if self._pass is not None:
+            of, found, used = self._pass
+            # A module that comes a second time begins another pass: a graph serves one backward.
+            if (
+                of is mix
+                and not used[module]
+                and found.by_rows == by_rows
+                and found.up[module].dtype == dtype
+                and self._fresh(found)
+            ):
+                used[module] = True
+                if all(used):
+                    self._pass = None
+                return found
+        found, used = self.prepare(mix, tokens, dtype)
+        used[module] = True
+        return found
+
+    def prepare(self, mix: Mix, tokens: int, dtype: torch.dtype) -> tuple[_Ready, list[bool]]:
+        """Begin a pass that learns; which modules have taken part."""
+        found = self._gathered(mix, mix.by_rows(tokens, kept=False), dtype)
+        used = [False] * len(found.up)
+        self._pass = (mix, found, used)
+        return found, used
+
+    def forget(self) -> None:
+        """Drop the blocks of a pass that is over, and what leads back through them."""
+        self._pass = None
+
+    def _fresh(self, found: _Ready) -> bool:
+        """Whether the blocks are still those that were gathered."""
+        return found.source is self.tensors and found.stamp == tuple(
+            [t._version for t in self.tensors]
+        )
+
+    def _gathered(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
+        index = mix.own.flatten() if by_rows else mix.present
+        factor: Tensor | None = None
+        if mix.uniform is not None:
+            factor = mix.uniform
+        elif by_rows and mix.tokens == 1:
+            factor = mix.own_active.flatten()
+        down: list[Tensor] = [torch.empty(0)] * len(self.groups)
+        up: list[Tensor] = []
+        of_ups: list[tuple[Tensor, ...]] = []
+        for number, tensor in enumerate(self.tensors):
+            taken = tensor.index_select(0, index)  # [rows p or P, modules, r, size]
+            if number >= self._downs:
+                taken = taken.to(torch.promote_types(taken.dtype, dtype))
+                if factor is None:
+                    taken = taken * self.scale
+                else:
+                    taken = taken * (factor * self.scale).to(taken.dtype)[:, None, None, None]
+            count, rank, size = taken.shape[1:]
+            if by_rows:
+                taken = taken.view(mix.rows, -1, count, rank, size).transpose(1, 2)
+                taken = taken.reshape(mix.rows, count, -1, size).to(dtype)
+            else:
+                taken = taken.transpose(0, 1).reshape(count, -1, size).to(dtype)
+            along = 1 if by_rows else 0
+            if number < self._downs:
+                of_it = self._in_down[number]
+                parts = torch.split(taken, [len(self.groups[g]) for g in of_it], along)
+                for g, part in zip(of_it, parts, strict=True):
+                    down[g] = part.flatten(along, along + 1)
+            else:
+                of_ups.append(taken.unbind(along))
+        for module in range(len(self.places[1])):
+            number, at = self.places[1][module]
+            up.append(of_ups[number - self._downs][at])
+        spread = None
+        if factor is None:
+            active = mix.own_active if by_rows else mix.active
+            one = active.to(dtype).repeat_interleave(self.rank, -1)
+            spread = {n: one.repeat(1, 1, n) for n in {len(group) for group in self.groups} | {1}}
+        stamp = tuple([t._version for t in self.tensors])
+        return _Ready(by_rows, tuple(down), tuple(up), spread, stamp, self.tensors)
+
+    def grow(self, more: int) -> None:
+        """Room for so many more slots; the values of the others stay as they are."""
+        self.tensors = [
+            nn.Parameter(torch.cat([t.detach(), t.new_zeros(more, *t.shape[1:])]))
+            for t in self.tensors
+        ]
+
+
+def _with_grad(whole: Tensor, view: Callable[[Tensor], Tensor]) -> Tensor:
+    values = view(whole.detach())
+    if whole.grad is not None:
+        values.grad = view(whole.grad)
+    return values
+
+
+class _Group:
+    """Modules that read the same tensor, as queries, keys and values do: one product with A.
+
+    Whether it is the same is looked at each time; where it is not, each makes its own.
+    """
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self._of: tuple[Tensor, Tensor] | None = None
+        self._parts: tuple[Tensor, ...] = ()
+
+    def hidden(self, at: int, x: Tensor, down: Tensor, spread: Tensor | None) -> Tensor:
+        """`[rows, tokens, p r]` of the module at that place in the group."""
+        if self._of is None or self._of[0] is not x or self._of[1] is not down:
+            made = _down(x, down, spread)
+            self._parts = torch.split(made, made.shape[-1] // self.size, -1)
+            self._of = (x, down)
+        part = self._parts[at]
+        if at == self.size - 1:
+            self.forget()
+        return part
+
+    def forget(self) -> None:
+        """Drop what is left of a pass."""
+        self._of, self._parts = None, ()
+
+
+def _down(x: Tensor, down: Tensor, spread: Tensor | None) -> Tensor:
+    made = torch.bmm(x, down.mT) if down.dim() == 3 else x @ down.T
+    return made if spread is None else made * spread
 
 
 class StackedLinear(nn.Module):
     """A frozen linear module and the blocks of all slots over it.
 
-    Attributes:
-        a: `[capacity, r, in]`, float32; the first S are the stack's slots.
-        b: `[capacity, out, r]`, float32.
-
     Args:
         base: `torch.nn.Linear` or transformers' `Conv1D`.
-        sizes: features in and out.
+        blocks: of all modules; this one is number `number`.
+        group: the number of its group, the group, and its place there.
     """
 
     bears_blocks = True
@@ -151,23 +343,29 @@ class StackedLinear(nn.Module):
     def __init__(
         self,
         base: nn.Module,
-        sizes: tuple[int, int],
-        capacity: int,
-        rank: int,
-        scale: float,
+        blocks: _Blocks,
+        number: int,
+        group: tuple[int, _Group, int],
         dropout: float,
         speaking: _Speaking,
     ) -> None:
         super().__init__()
-        width, height = sizes
-        device = next(base.parameters()).device
         self.base = base
-        self.scale, self.dropout = scale, dropout
-        self.a = nn.Parameter(torch.zeros(capacity, rank, width, device=device))
-        self.b = nn.Parameter(torch.zeros(capacity, height, rank, device=device))
+        self.dropout = dropout
+        self._blocks, self._number = blocks, number
+        self._group_number, self._group, self._place = group
         self._speaking = speaking
-        self._kept: tuple[object, _Ready] | None = None
         self.train(base.training)  # a new module would drop values where its base does not
+
+    @property
+    def a(self) -> Tensor:
+        """A, `[capacity, r, in]`, float32; the first S are the stack's slots."""
+        return self._blocks.a(self._number)
+
+    @property
+    def b(self) -> Tensor:
+        """B, `[capacity, out, r]`, float32."""
+        return self._blocks.b(self._number)
 
     def forward(self, x: Tensor) -> Tensor:
         """`base(x)` plus the weighted updates of the slots that the mix names.
@@ -179,72 +377,37 @@ class StackedLinear(nn.Module):
         mix = self._speaking.mix
         if mix is None or not mix.size:
             return out
-        seen = nn.functional.dropout(x, self.dropout, self.training) if self.dropout else x
-        rank, learning = self.a.shape[1], torch.is_grad_enabled()
-        by_rows = False
-        if mix.uniform is None:
-            if x.dim() == 2:  # the rows' tokens one after the other
-                seen = seen.reshape(mix.rows, -1, seen.shape[-1])
-            if len(seen) != mix.rows or mix.tokens not in {1, seen.shape[1]}:
-                what = f"weights for {mix.rows} x {mix.tokens}, tokens {[*seen.shape[:2]]}"
-                raise ValueError(what)
-            by_rows = mix.by_rows(seen.shape[1])
-        ready = self._ready(mix, by_rows, x.dtype)
-        spread = mix.spread(by_rows, rank, self.scale, x.dtype)
-        if by_rows:
-            hidden = torch.bmm(seen, ready.down.mT) * spread
-            if out.dim() == 3:
-                return out.baddbmm_(hidden, ready.up)
-            return torch.baddbmm(out.reshape(*seen.shape[:2], -1), hidden, ready.up).reshape(
-                out.shape
-            )
-        hidden = ((seen @ ready.down.T) * spread).flatten(0, -2)
-        flat = out.reshape(-1, out.shape[-1])
-        if learning:  # in place, autograd would copy the view
-            return torch.addmm(flat, hidden, ready.up).reshape(out.shape)
-        return flat.addmm_(hidden, ready.up).reshape(out.shape)
+        seen = x
+        if x.dim() == 2:  # the rows' tokens one after the other
+            seen = x.reshape(mix.rows if mix.uniform is None else 1, -1, x.shape[-1])
+        if mix.uniform is None and (len(seen) != mix.rows or mix.tokens not in {1, seen.shape[1]}):
+            raise ValueError(f"weights for {mix.rows} x {mix.tokens}, tokens {[*seen.shape[:2]]}")
+        ready = self._blocks.ready(self._number, mix, seen.shape[1], x.dtype)
+        hidden = self._hidden(x, seen, ready)
+        up, learning = ready.up[self._number], torch.is_grad_enabled()
+        if ready.by_rows:
+            # In place spares a copy; on a view autograd would make one in its stead.
+            if out.dim() == 3 and (not learning or out._base is None):
+                return out.baddbmm_(hidden, up)
+            wide = out.reshape(*seen.shape[:2], -1)
+            return torch.baddbmm(wide, hidden, up).reshape(out.shape)
+        flat, hidden = out.reshape(-1, out.shape[-1]), hidden.flatten(0, 1)
+        if learning:
+            return torch.addmm(flat, hidden, up).reshape(out.shape)
+        return flat.addmm_(hidden, up).reshape(out.shape)
 
-    def _ready(self, mix: Mix, by_rows: bool, dtype: torch.dtype) -> _Ready:
-        """The mix's blocks; kept for the next pass where nothing is learnt."""
-        if torch.is_grad_enabled():
-            ready = self._speaking.ready.pop(self, None)
-            if ready is not None and ready.fits(by_rows, dtype):
-                return ready
-            return _gathered(mix, [self], by_rows, dtype)[0]
-        key = (mix, by_rows, dtype, self.a, self.a._version, self.b, self.b._version)
-        if self._kept is None or not _identical(self._kept[0], key):
-            ready = _gathered(mix, [self], by_rows, dtype)[0]
-            if not by_rows:  # laid out as the product of one token a row reads it
-                ready = _Ready(ready.down.T.contiguous().T, ready.up)
-            self._kept = (key, ready)
-        return self._kept[1]
-
-
-def _gathered(
-    mix: Mix, layers: Sequence[StackedLinear], by_rows: bool, dtype: torch.dtype
-) -> list[_Ready]:
-    """The mix's blocks of layers of one shape."""
-    a = layers[0].a[None] if len(layers) == 1 else torch.stack([layer.a for layer in layers])
-    b = layers[0].b[None] if len(layers) == 1 else torch.stack([layer.b for layer in layers])
-    if by_rows and dtype == a.dtype:
-        a, b = a.index_select(1, mix.own_present), b.index_select(1, mix.own_present)
-    else:
-        a = a.index_select(1, mix.present).to(dtype)
-        b = b.index_select(1, mix.present).to(dtype)
-        if by_rows:
-            own = mix.own.flatten()
-            a, b = a.index_select(1, own), b.index_select(1, own)
-    down, up = a.flatten(1, 2), b.mT.flatten(1, 2)  # [layers, slots r, in], [layers, slots r, out]
-    if by_rows:
-        down = down.reshape(len(layers), mix.rows, -1, down.shape[-1])
-        up = up.reshape(len(layers), mix.rows, -1, up.shape[-1])
-    return [_Ready(*pair) for pair in zip(down.unbind(), up.unbind(), strict=True)]
-
-
-def _identical(one: object, other: tuple[Any, ...]) -> bool:
-    return isinstance(one, tuple) and all(
-        a == b if isinstance(a, int) else a is b for a, b in zip(one, other, strict=True)
-    )
+    def _hidden(self, x: Tensor, seen: Tensor, ready: _Ready) -> Tensor:
+        """A's side, `[rows, tokens, p r]`."""
+        down, size = ready.down[self._group_number], self._group.size
+        dropping = self.dropout > 0 and self.training
+        if size == 1 or dropping or seen is not x:
+            # Dropout draws for each module, as PEFT has it; a view made here is nobody else's.
+            own = down.shape[-2] // size
+            down = down.narrow(-2, self._place * own, own)
+            seen = nn.functional.dropout(seen, self.dropout, dropping) if dropping else seen
+            return _down(seen, down, None if ready.spread is None else ready.spread[1])
+        spread = None if ready.spread is None else ready.spread[size]
+        return self._group.hidden(self._place, x, down, spread)
 
 
 class StackedLoRA:
@@ -287,15 +450,31 @@ class StackedLoRA:
         self._whole = True
         self._speaking = _Speaking()
         self._last: Mix | None = None
-        self.layers: dict[str, StackedLinear] = {}
         model.requires_grad_(False)
-        for name, sizes in linear_modules(model, targets).items():
+        modules = linear_modules(model, targets)
+        groups = _siblings([*modules], [*modules.values()])
+        first = model.get_submodule(next(iter(modules)))
+        self._blocks = _Blocks(
+            [*modules.values()],
+            groups,
+            len(slots) + spare,
+            rank,
+            alpha / rank,
+            next(first.parameters()).device,
+        )
+        self._groups: list[_Group] = []
+        places = {}
+        for number, members in enumerate(groups):
+            group = _Group(len(members))
+            self._groups.append(group)
+            places.update({m: (number, group, at) for at, m in enumerate(members)})
+        self.layers: dict[str, StackedLinear] = {}
+        for number, name in enumerate(modules):
             layer = StackedLinear(
                 model.get_submodule(name),
-                sizes,
-                len(slots) + spare,
-                rank,
-                alpha / rank,
+                self._blocks,
+                number,
+                places[number],
                 dropout,
                 self._speaking,
             )
@@ -312,7 +491,7 @@ class StackedLoRA:
     @property
     def device(self) -> torch.device:
         """Where the blocks lie."""
-        return next(iter(self.layers.values())).a.device
+        return self._blocks.tensors[0].device
 
     def index(self, slot: str) -> int:
         """The number of a slot.
@@ -348,14 +527,8 @@ class StackedLoRA:
         number = len(self._slots)
         # Not in inference mode, should a generator be in it: what is made there cannot be learnt.
         with torch.inference_mode(False), torch.no_grad():
-            for layer in self.layers.values():
-                if number == len(layer.a):
-                    room = max(self._spare, number // 2, 1)
-                    for kind in ("a", "b"):
-                        old = getattr(layer, kind)
-                        grown = torch.zeros(number + room, *old.shape[1:], device=old.device)
-                        grown[:number] = old
-                        setattr(layer, kind, nn.Parameter(grown))
+            if number == len(self._blocks.tensors[0]):
+                self._blocks.grow(max(self._spare, number // 2, 1))
             self._slots.append(name)
             if tensors is None:
                 self._begin(name)
@@ -389,18 +562,15 @@ class StackedLoRA:
         numbers = [self.index(slot) for slot in slots]
         names, self._slots = self._slots, list(slots)
         whole, self._whole = self._whole, False
-        before = {name: (layer.a, layer.b) for name, layer in self.layers.items()}
+        before = self._blocks.tensors
         try:
-            for layer in self.layers.values():
-                for kind in ("a", "b"):
-                    setattr(layer, kind, nn.Parameter(getattr(layer, kind).detach()[numbers]))
+            self._blocks.tensors = [nn.Parameter(t.detach()[numbers]) for t in before]
             yield
         finally:
-            for name, layer in self.layers.items():
-                with torch.no_grad():
-                    for kind, old in zip(("a", "b"), before[name], strict=True):
-                        old[numbers] = getattr(layer, kind).detach()
-                        setattr(layer, kind, old)
+            with torch.no_grad():
+                for old, new in zip(before, self._blocks.tensors, strict=True):
+                    old[numbers] = new.detach()
+            self._blocks.tensors = before
             self._slots, self._whole = names, whole
 
     def weights(
@@ -436,35 +606,37 @@ class StackedLoRA:
             weights: `[rows, S]`, or `[rows, tokens, S]`, or what `mix` made of such. The same
                 weights a second time running (one token after the other) cost nothing anew.
             once: for training: one forward pass over so many tokens a row is made within it, and
-                one backward. The blocks of all layers are then gathered together, in a few
-                operations instead of some in each layer (a small model on a GPU waits for nothing
-                else); their gradients are held until the last of them is there.
+                one backward; the blocks are gathered before it begins.
+
+        Raises:
+            IndexError: the weights are of more slots than there are.
         """
         if isinstance(weights, Tensor):
             if self._last is None or not self._last.same(weights):
                 self._last = self.mix(weights)
             weights = self._last
-        before, self._speaking.mix = self._speaking.mix, weights
+        before = self._speaking.mix
         try:
-            if once is not None and weights is not None and weights.size:
-                by_rows = weights.uniform is None and weights.by_rows(once)
-                alike: dict[tuple[torch.Size, torch.Size], list[StackedLinear]] = {}
-                for layer in self.layers.values():
-                    alike.setdefault((layer.a.shape, layer.b.shape), []).append(layer)
-                for layers in alike.values():
-                    made = _gathered(weights, layers, by_rows, self.model.dtype)
-                    self._speaking.ready.update(zip(layers, made, strict=True))
+            if weights is not None:
+                if (count := weights.weights.shape[-1]) > len(self._slots):
+                    raise IndexError(f"weights of {count} slots; the stack has {len(self._slots)}")
+                if once is not None and weights.size:
+                    self._blocks.prepare(weights, once, self.model.dtype)
+            self._speaking.mix = weights
             yield
         finally:
             self._speaking.mix = before
-            self._speaking.ready.clear()
+            self._blocks.forget()
+            for group in self._groups:
+                group.forget()
 
     def parameters(self) -> list[nn.Parameter]:
-        """A `[capacity, r, in]` and B `[capacity, out, r]` of every layer, in order.
+        """All blocks: `[capacity, modules, r, in]`, then `[capacity, modules, r, out]`.
 
-        The first S of each are the slots; the rest is room for more.
+        A tensor for each size of input and of output; the first S of its first dimension are the
+        slots, the rest is room for more.
         """
-        return [p for layer in self.layers.values() for p in (layer.a, layer.b)]
+        return list(self._blocks.tensors)
 
     def state(self) -> dict[str, np.ndarray]:
         """`A.<module>` `[S, r, in]` and `B.<module>` `[S, out, r]`, float32."""
@@ -494,6 +666,26 @@ class StackedLoRA:
         for name, layer in self.layers.items():
             _replace(self.model, name, layer.base)
         self.layers = {}
+
+
+SIBLINGS = (("q_proj", "k_proj", "v_proj"), ("gate_proj", "up_proj"))
+"""Names of modules beside each other that read the same tensor, as most models have them."""
+
+
+def _siblings(names: Sequence[str], sizes: Sequence[tuple[int, int]]) -> list[list[int]]:
+    """Modules by groups of those that should read the same; most stand alone."""
+    number = {name: n for n, name in enumerate(names)}
+    groups, done = [], set()
+    for n, name in enumerate(names):
+        if n in done:
+            continue
+        parent, _, last = name.rpartition(".")
+        family = next((f for f in SIBLINGS if last in f), (last,))
+        beside = [number.get(f"{parent}.{one}" if parent else one) for one in family]
+        members = [m for m in beside if m is not None and sizes[m][0] == sizes[n][0]]
+        done.update(members)
+        groups.append(members)
+    return groups
 
 
 def _fitting(tensors: Mapping[str, np.ndarray], name: str, shape: Sequence[int]) -> np.ndarray:
