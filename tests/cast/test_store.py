@@ -139,6 +139,18 @@ def test_reading_a_cast_needs_no_torch(cast_dir: Path) -> None:
 # Hostile and broken ------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("package", ["safetensors", "filelock"])
+def test_what_is_not_installed_is_said_with_how_to_get_it(
+    cast_dir: Path, package: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    with pytest.raises(UsageError, match=rf"needs {package}: pip install 'personae\[train\]'"):
+        write_cast(cast_dir, **fields())
+    if package == "safetensors":
+        with pytest.raises(UsageError, match=rf"needs {package}"):
+            read_cast(cast_dir)
+
+
 def test_a_directory_without_a_cast_says_what_to_give(tmp_path: Path) -> None:
     with pytest.raises(InputError, match=r"holds no cast. Give the directory that"):
         read_cast(tmp_path)

@@ -158,6 +158,7 @@ def read_cast(path: Path | str) -> Cast:
     Raises:
         InputError: a file is absent, damaged, foreign or does not fit the others; names it and
             what mends it.
+        UsageError: safetensors is not installed.
     """
     path = Path(path)
     for attempt in (1, 2):
@@ -169,6 +170,17 @@ def read_cast(path: Path | str) -> Cast:
             if attempt == 2 or _state(path) == state:
                 raise
     raise AssertionError
+
+
+@contextlib.contextmanager
+def _installed() -> Iterator[None]:
+    """Around an import: what is missing is said with how to get it."""
+    try:
+        yield
+    except ImportError as error:
+        raise UsageError(
+            f"a cast on disk needs {error.name}: pip install 'personae[train]'"
+        ) from None
 
 
 def _state(path: Path) -> tuple[object, ...]:
@@ -236,7 +248,8 @@ def _of_this_cast(roles: Sequence[str], manifest: CastManifest, file: Path) -> N
 
 
 def _read_blocks(file: Path, manifest: CastManifest) -> dict[str, np.ndarray]:
-    from safetensors import SafetensorError, safe_open
+    with _installed():
+        from safetensors import SafetensorError, safe_open
 
     _check_file(file, MAX_BLOCKS)
     if _sha256(file) != manifest.blocks_sha256:
@@ -496,8 +509,9 @@ def file_name(name: str, taken: set[str]) -> str:
 
 
 def _write_blocks(file: Path, tensors: Mapping[str, np.ndarray], targets: Sequence[str]) -> str:
-    from safetensors import SafetensorError
-    from safetensors.numpy import save_file
+    with _installed():
+        from safetensors import SafetensorError
+        from safetensors.numpy import save_file
 
     ordered = {
         f"{kind}.{target}": np.ascontiguousarray(tensors[f"{kind}.{target}"])
@@ -540,7 +554,8 @@ def _staged(path: Path) -> Iterator[Path]:
 
 @contextlib.contextmanager
 def _one_writer(path: Path) -> Iterator[None]:
-    from filelock import FileLock
+    with _installed():
+        from filelock import FileLock
 
     with FileLock(path / LOCK):
         yield
