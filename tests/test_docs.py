@@ -177,6 +177,11 @@ def imports(path: Path) -> set[str]:
         ("interview",
          {"records", "errors", "models", "journal", "judging", "prompts", "data", "characters",
           "interview"}),
+        # It learns from runs, so it reads benchmarks (interview) and answers (judging); the vectors
+        # of meaning are those of the memory of plays (world).
+        ("cast",
+         {"records", "errors", "models", "journal", "judging", "prompts", "characters", "interview",
+          "world", "cast"}),
     ],
 )  # fmt: skip
 def test_arrows_between_rooms_point_one_way(room: str, below: set[str]) -> None:

@@ -150,7 +150,9 @@ def test_the_commands_of_the_cast_do_what_the_page_says(
         words = shlex.split(line)[1:]
         if words[:2] == ["cast", "train"]:
             words[words.index("local")] = str(base)
-            words += ["--tokens-per-role", "300", "--max-tokens", "400", "--rank", "2"]
+            at = words.index("--epochs")
+            words[at : at + 2] = ["--tokens-per-role", "300"]
+            words += ["--max-tokens", "400", "--rank", "2"]
         if words[0] == "eval":  # a model of random weights answers without end
             build = "bench build --personas people.txt --examiner M --exemplars M --questions 1"
             examined = with_scripts([*build.split(), "--out", "bench.jsonl"], here)

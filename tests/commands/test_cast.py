@@ -461,3 +461,15 @@ def test_an_addition_says_what_it_did_where_it_is_told_and_how_to_talk_to_it(
     assert any("tried instructions asked for nobody of the cast" in line for line in shown)
     assert f"All of it: {copy / 'additions' / 'Alice.json'}" in shown
     assert f"Talk to it: personae cast chat {copy} --role Alice" in shown
+
+
+def test_what_taught_nothing_is_said_after_a_training(
+    room: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = write_talks(tmp_path / "t.jsonl", [("Ada Byron", "algebra"), ("Ada Byron", "hm " * 300)])
+    args = ["cast", "train", str(data), "--base", str(tiny_base), "--out", str(tmp_path / "cast"),
+            "--rank", "1", "--epochs", "1", "--max-tokens", "500", "--card", str(room / "1.json")]  # fmt: skip
+    assert main(args) == 0
+    shown = capsys.readouterr().out
+    assert "1 dialogue does not fit into --max-tokens and taught nothing" in shown
+    assert "Cards of nobody who speaks in these data: Bob Kelp" in shown
