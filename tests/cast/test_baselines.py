@@ -22,7 +22,8 @@ from personae.cast.baselines import (
 from personae.cast.encode import Encoded
 from personae.cast.evaluate import score_rows
 from personae.cast.plan import TrainPlan
-from personae.errors import InputError, UsageError
+from personae.errors import InputError, OutputError, UsageError
+from personae.journal.flow import NoWatcher
 from personae.records import Character
 
 torch.set_num_threads(1)
@@ -147,6 +148,24 @@ def test_a_damaged_file_is_an_error_with_its_mend(base: LoadedBase, tmp_path: Pa
     with pytest.raises(InputError, match=r"trained again"):
         open_method(base, "one_shared_active", rows(), replace(PLAN, epochs=1), tmp_path)
     assert score_rows(base, None, rows()["Ada"], [{}, {}])[0].tokens == 6  # and the base is bare
+
+
+@pytest.mark.parametrize("method", ["one_per_character", "dense_gate"])
+def test_a_method_that_cannot_be_trained_or_kept_leaves_the_model_bare(
+    base: LoadedBase, tmp_path: Path, method: Any
+) -> None:
+    class Stops(NoWatcher):
+        def step(self, stage: str) -> None:
+            raise KeyboardInterrupt
+
+    modules = [type(module) for module in base.model.modules()]
+    with pytest.raises(KeyboardInterrupt):
+        train_method(base, method, rows(), PLAN, tmp_path, cards=CARDS, watcher=Stops())
+    assert [type(module) for module in base.model.modules()] == modules
+    (tmp_path / "baselines").write_text("in the way")
+    with pytest.raises(OutputError):
+        train_method(base, method, rows(), replace(PLAN, epochs=1), tmp_path, cards=CARDS)
+    assert [type(module) for module in base.model.modules()] == modules
 
 
 def test_a_file_outside_of_the_folder_is_not_read(base: LoadedBase, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from personae.cast.base import load_base
 from personae.cast.plan import TrainPlan
 from personae.cast.rows import write_rows
 from personae.cast.training import read_spent, read_training, spending, write_spent
-from personae.errors import InputError, UsageError
+from personae.errors import InputError
 from personae.records.cast import CastRow, CastTurn
 
 PLAN = TrainPlan(rank=4, alpha=8.0, epochs=2, lr=1e-2, seed=5)
@@ -34,10 +34,16 @@ def test_plan_and_rows_are_read_as_training_kept_them(tmp_path: Path) -> None:
     assert read_training(tmp_path) == (PLAN.paper(), (A_ROW,))
 
 
-@pytest.mark.parametrize("plan", [{"rank": "many"}, {"rank": 4, "shell": "rm"}, {"rank": 0}])
+@pytest.mark.parametrize(
+    "plan",
+    [
+        {"rank": "many"}, {"rank": 4, "shell": "rm"}, {"rank": 0}, {"epochs": float("inf")},
+        {"lr": float("nan")}, {"shared_lr": float("inf")}, {"betas": [0.9, 1.0]}, {"clip": 0},
+    ],
+)  # fmt: skip
 def test_what_is_no_plan_is_an_error(tmp_path: Path, plan: dict[str, Any]) -> None:
     keep(tmp_path, plan, [A_ROW])
-    with pytest.raises((InputError, UsageError)):
+    with pytest.raises(InputError, match=r"training/plan\.json"):
         read_training(tmp_path)
 
 

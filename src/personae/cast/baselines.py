@@ -151,7 +151,7 @@ def train_method(
     encoder: Encoder = hashed,
     watcher: Watcher | None = None,
 ) -> TrainedMethod:
-    """Train one method and keep it in a folder.
+    """Train one method and keep it in a folder. Where this raises, the model is bare again.
 
     Args:
         encoded: the cast's training rows by character.
@@ -167,39 +167,44 @@ def train_method(
     characters = tuple(encoded)
     recipe = recipe_of(method, plan, characters)
     stack: Any = _gate(base, recipe, characters, cards or {}, encoder, method)
-    with spending(base) as cost:
-        trained = train(
-            base,
-            encoded,
-            recipe.plan,
-            stages=recipe.stages,
-            stack=stack,
-            watcher=_Of(f"{method}, seed {plan.seed}", watcher) if watcher else None,
+    try:
+        with spending(base) as cost:
+            trained = train(
+                base,
+                encoded,
+                recipe.plan,
+                stages=recipe.stages,
+                stack=stack,
+                watcher=_Of(f"{method}, seed {plan.seed}", watcher) if watcher else None,
+            )
+        assert cost.spent is not None
+        stack = trained.stack
+        name = f"{FOLDER}/{method}-{plan.seed}.safetensors"
+        tensors = stack.state()
+        every = sum(tensor.size for tensor in tensors.values())  # not of room for more slots
+        working = len([w for w in recipe.weights[characters[0]].values() if w])
+        entry = KeptMethod(
+            method=method,
+            seed=plan.seed,
+            rank=recipe.plan.rank,
+            alpha=recipe.plan.alpha,
+            slots=stack.roles if isinstance(stack, DenseGate) else stack.slots,
+            parameters=every,
+            active=every if isinstance(stack, DenseGate) else every // len(stack.slots) * working,
+            tokens=sum(step.tokens for step in trained.history if step.loss is not None),
+            seconds=cost.spent.seconds,
+            peak_bytes=cost.spent.peak_bytes,
+            recipe=recipe_hash(method, recipe, encoded, cards or {}),
+            file=name,
+            sha256=_write(folder / name, tensors),
         )
-    assert cost.spent is not None
-    stack = trained.stack
-    name = f"{FOLDER}/{method}-{plan.seed}.safetensors"
-    tensors = stack.state()
-    every = sum(tensor.size for tensor in tensors.values())  # not of room for more slots
-    working = len([w for w in recipe.weights[characters[0]].values() if w])
-    entry = KeptMethod(
-        method=method,
-        seed=plan.seed,
-        rank=recipe.plan.rank,
-        alpha=recipe.plan.alpha,
-        slots=stack.roles if isinstance(stack, DenseGate) else stack.slots,
-        parameters=every,
-        active=every if isinstance(stack, DenseGate) else every // len(stack.slots) * working,
-        tokens=sum(step.tokens for step in trained.history if step.loss is not None),
-        seconds=cost.spent.seconds,
-        peak_bytes=cost.spent.peak_bytes,
-        recipe=recipe_hash(method, recipe, encoded, cards or {}),
-        file=name,
-        sha256=_write(folder / name, tensors),
-    )
-    others = [k for k in read_kept(folder) if (k.method, k.seed) != (method, plan.seed)]
-    found = KeptMethods(methods=(*others, entry))
-    write_atomically(folder / FILE, found.to_json() + "\n")
+        others = [k for k in read_kept(folder) if (k.method, k.seed) != (method, plan.seed)]
+        found = KeptMethods(methods=(*others, entry))
+        write_atomically(folder / FILE, found.to_json() + "\n")
+    except BaseException:  # whatever it is, the next method finds a bare model
+        if stack is not None:
+            stack.detach()
+        raise
     return TrainedMethod(stack, recipe.weights, entry)
 
 

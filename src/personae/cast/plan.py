@@ -5,6 +5,7 @@ Both protocols and the baselines are lists of `Stage`; nothing here imports torc
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -45,7 +46,7 @@ class Stage:
     def __post_init__(self) -> None:
         if not self.weights or not self.trains:
             raise UsageError(f"stage {self.name!r} has nobody to train")
-        if self.lr <= 0 or self.share <= 0:
+        if not (0 < self.lr < math.inf and 0 < self.share < math.inf):
             raise UsageError(f"stage {self.name!r}: learning rate and share must be above 0")
         used = {slot for weights in self.weights.values() for slot, w in weights.items() if w}
         if idle := [slot for slot in self.trains if slot not in used]:
@@ -126,17 +127,19 @@ class TrainPlan:
     def __post_init__(self) -> None:
         for name, right in (
             ("rank", self.rank >= 1),
-            ("alpha", self.alpha > 0),
-            ("lr", self.lr > 0),
-            ("shared_lr", self.shared_lr > 0),
-            ("epochs", self.epochs > 0),
+            ("alpha", 0 < self.alpha < math.inf),
+            ("lr", 0 < self.lr < math.inf),
+            ("shared_lr", 0 < self.shared_lr < math.inf),
+            ("epochs", 0 < self.epochs < math.inf),
             ("tokens_per_role", self.tokens_per_role is None or self.tokens_per_role >= 1),
             ("shared_share", 0 < self.shared_share < 1),
             ("batch_rows", self.batch_rows >= 1),
             ("micro_tokens", self.micro_tokens is None or self.micro_tokens >= 1),
-            ("clip", self.clip is None or self.clip > 0),
+            ("clip", self.clip is None or 0 < self.clip < math.inf),
             ("warmup", 0 <= self.warmup <= 1),
-            ("weight_decay", self.weight_decay >= 0),
+            ("weight_decay", 0 <= self.weight_decay < math.inf),
+            ("betas", all(0 <= beta < 1 for beta in self.betas)),
+            ("eps", 0 <= self.eps < math.inf),
             ("dropout", 0 <= self.dropout < 1),
             ("development", 0 <= self.development < 1),
             ("patience", self.patience is None or self.patience >= 1),

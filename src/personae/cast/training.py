@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from pydantic import Field, TypeAdapter, ValidationError
 
 from personae.cast.plan import PLAN, ROWS, TRAINING, TrainPlan
-from personae.errors import InputError
+from personae.errors import InputError, UsageError
 from personae.records.base import Record, explain
 from personae.records.cast import CastRow
 from personae.records.files import read_json, read_jsonl, write_atomically
@@ -104,6 +104,8 @@ def read_plan(cast: Path) -> TrainPlan | None:
         plan: TrainPlan = TypeAdapter(TrainPlan).validate_python(given)
     except ValidationError as error:
         raise InputError(f"not a plan of training: {explain(error)}", path=file) from None
+    except UsageError as error:
+        raise InputError(str(error), path=file) from None
     return plan
 
 
