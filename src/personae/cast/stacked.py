@@ -560,15 +560,15 @@ class StackedLoRA:
             UsageError: there is no such slot.
         """
         numbers = [self.index(slot) for slot in slots]
-        names, self._slots = self._slots, list(slots)
-        whole, self._whole = self._whole, False
         before = self._blocks.tensors
+        alone = [nn.Parameter(t.detach()[numbers]) for t in before]
+        names, whole = self._slots, self._whole
+        self._slots, self._whole, self._blocks.tensors = list(slots), False, alone
         try:
-            self._blocks.tensors = [nn.Parameter(t.detach()[numbers]) for t in before]
             yield
         finally:
             with torch.no_grad():
-                for old, new in zip(before, self._blocks.tensors, strict=True):
+                for old, new in zip(before, alone, strict=True):
                     old[numbers] = new.detach()
             self._blocks.tensors = before
             self._slots, self._whole = names, whole
