@@ -282,6 +282,25 @@ def test_a_killed_process_is_taken_up_where_its_last_checkpoint_stands(
     assert done.history == whole.history
 
 
+def test_a_cast_that_was_written_but_not_yet_put_into_its_place_has_ended(
+    data: Path, tiny_base: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "cast"
+    first = train_cast([data], str(tiny_base), out, plan=PLAN)
+    (out / ".commit").mkdir()  # as a kill leaves it (personae.cast.store)
+    for file in ("blocks.safetensors", "router.json", "cast.json"):
+        shutil.move(out / file, out / ".commit" / file)
+    begun: list[str] = []
+
+    class Hears(NoWatcher):
+        def begin(self, stage: str, total: int) -> None:
+            begun.append(stage)
+
+    again = train_cast([data], str(tiny_base), out, plan=PLAN, watcher=Hears())
+    assert again.document() == first.document()
+    assert begun == []
+
+
 def test_a_training_under_way_is_not_joined_by_a_second(
     data: Path, tiny_base: Path, tmp_path: Path
 ) -> None:

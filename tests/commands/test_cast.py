@@ -182,6 +182,14 @@ def test_what_cannot_be_trained_ends_with_2_and_a_reason(
     assert not (tmp_path / "cast").exists()
 
 
+def test_a_folder_that_cannot_be_made_ends_with_1(
+    room: Path, tiny_base: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    args = ["cast", "train", str(room / "talks.jsonl"), "--base", str(tiny_base)]
+    assert main([*args, "--out", str(room / "talks.jsonl" / "cast")]) == 1
+    assert "cannot be written (Not a directory)" in said(capsys)
+
+
 def test_ctrl_c_ends_a_training_with_3_and_says_how_to_go_on(
     room: Path, tiny_base: Path, tmp_path: Path
 ) -> None:
