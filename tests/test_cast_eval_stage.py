@@ -151,6 +151,8 @@ def test_baselines_are_trained_once_a_seed_and_compared_seed_by_seed(
     assert {p: p.stat().st_mtime_ns for p in before} == before
     assert again.lines == found.lines
     assert again.scores == found.scores
+    # A call that asks for less takes nothing away.
+    assert evaluate_cast(*args, base=base).scores == found.scores
 
 
 def test_the_answers_of_cast_and_base_are_lifted_where_that_is_asked_for(

@@ -99,7 +99,7 @@ def evaluate_cast(
     Without `baselines`: the cast as given, and its base. With them also the prompt methods, and the
     trained methods of `cast.baselines`: those that the cast keeps, else they are trained on the
     rows that the cast keeps and are kept in `out`. Call again after an interruption: methods that
-    are done are not scored again.
+    are done are not scored again. What an earlier call into `out` asked for is asked for again.
 
     Args:
         data: files and folders of held-out dialogues, in any shape that training takes.
@@ -124,6 +124,7 @@ def evaluate_cast(
         raise UsageError("--seeds trains what the cast is compared with: give --baselines too")
     if seeds is not None and seeds < 1:
         raise UsageError("--seeds counts from 1")
+    baselines, seeds, lift = _asked_so_far(out, baselines, seeds, lift)
     found = read_cast(cast_path)
     paths = [Path(path) for path in data]
     rows, refused = _held_out(paths, found)
@@ -158,6 +159,24 @@ def evaluate_cast(
     scores = session.scores(len(refused))
     run.finish(scores, language)
     return Evaluated(out, scores, tuple(run.lines))
+
+
+def _asked_so_far(
+    out: Path, baselines: bool, seeds: int | None, lift: bool
+) -> tuple[bool, int | None, bool]:
+    """With what an earlier call into the same folder asked for: its figures stay whole."""
+    if not (out / MANIFEST).is_file():
+        return baselines, seeds, lift
+    old = read_manifest(out)
+    if old.kind != KIND:  # `_Run.opened` refuses it
+        return baselines, seeds, lift
+    before = old.arguments
+    counted = [n for n in (seeds, before.get("seeds")) if isinstance(n, int)]
+    return (
+        baselines or before.get("baselines") is True,
+        max(counted, default=None),
+        lift or before.get("lift") is True,
+    )
 
 
 def _trained_methods(seeds: int | None) -> tuple[MethodName, ...]:

@@ -377,6 +377,7 @@ def _readme(
         alpha=adapter.alpha,
         version=__version__,
         base=_base_name(cast, None),
+        base_is_local=base.id == "local",
         base_sha256=base.sha256,
         base_licence=base.licence or "unknown / 不明",
         licence=only.lower() if only and not restricted and not unknown else "other",

@@ -33,3 +33,8 @@ def test_differences_and_notes_follow() -> None:
 def test_a_base_s_name_is_no_markup() -> None:
     assert "[red]" not in printed(notes=("[red]hot",)).replace("[red]hot", "")
     assert "[red]hot" in printed(notes=("[red]hot",))
+
+
+def test_a_method_of_which_units_are_missing_says_how_many() -> None:
+    text = " ".join(printed().split())
+    assert "the cast: 25.0% of the units could not be scored; the page says why" in text
