@@ -471,6 +471,18 @@ def test_an_addition_says_what_it_did_where_it_is_told_and_how_to_talk_to_it(
     assert f"Talk to it: personae cast chat {copy} --role Alice" in shown
 
 
+def test_dialogues_of_a_new_character_that_are_too_long_are_named(
+    cast: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    card = write_card(tmp_path / "cy.json", "Cy", "engine boat")
+    data = write_talks(tmp_path / "cy.jsonl", [("Cy", "engine"), ("Cy", "on " * 600)])
+    args = ["cast", "add", str(cast), "--role", str(card), "--how", "expand", "--data", str(data)]
+    assert main([*args, "--epochs", "1"]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert "Dialogues too long to be learnt: cy.jsonl, line 2" in shown
+    assert "Greatest difference of a logit of theirs: 0" in shown
+
+
 def test_what_taught_nothing_is_said_after_a_training(
     room: Path, tiny_base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -370,9 +370,13 @@ def _show_addition(console: Console, record: Addition, cast: Path, file: Path) -
     told = record.forgetting
     same = sum(one.blocks_identical for one in told.characters)
     _say(console, f"Blocks as before: {same} of {len(told.characters)} characters")
-    if told.measured:
-        worst = max((one.logit_difference or 0.0 for one in told.characters), default=0.0)
-        _say(console, f"Greatest difference of a logit of theirs: {worst:g}")
+    moved = [d for one in told.characters if (d := one.logit_difference) is not None]
+    if moved:
+        _say(console, f"Greatest difference of a logit of theirs: {max(moved):g}")
+    if record.shortened:
+        _say(console, f"Dialogues learnt in part, since they are too long: {record.shortened}")
+    if record.too_long:
+        _say(console, f"Dialogues too long to be learnt: {', '.join(record.too_long)}")
     routes = told.routes
     meant: dict[Change, str] = {
         "stolen": f"asked for an old character and now go to {record.role}",
