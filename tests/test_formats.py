@@ -25,7 +25,7 @@ from personae.records import Benchmark, Record
 from personae.reports.data import ReportData
 from personae.reports.document import report_document
 from tests.conftest import ROOT
-from tests.records import strategies
+from tests.records import cast_strategies, strategies
 
 FORMATS = ROOT / "docs" / "formats"
 NAMES = sorted(path.name.removesuffix(".schema.json") for path in FORMATS.glob("*.schema.json"))
@@ -108,6 +108,10 @@ def test_no_schema_takes_just_anything(name: str) -> None:
         ("results", strategies.result_row),
         ("manifest", strategies.manifest),
         ("audits", st.lists(strategies.audit, max_size=3)),
+        ("cast", cast_strategies.manifests()),
+        ("cast_rows", cast_strategies.row),
+        ("cast_route", cast_strategies.routed),
+        ("cast_answers", cast_strategies.answer),
     ],
 )
 @settings(max_examples=30)
@@ -132,6 +136,10 @@ def test_every_line_of_every_benchmark_meets_the_schema(made: Benchmark) -> None
         ("results", {"score": 6}), ("results", {"score": 0}), ("results", {"score": "4"}),
         ("results", {"task": "Toxicity"}), ("results", {"surprise": 1}),
         ("results", {"failure": {}}), ("results", {"answer": 7}),
+        ("cast", {"rank": 0}), ("cast", {"mode": "both"}), ("cast", {"surprise": 1}),
+        ("cast_route", {"decision": "perhaps"}), ("cast_route", {"confidence": 2}),
+        ("cast_outcome", {"padding": 2}), ("cast_history", {"tokens": -1}),
+        ("cast_answers", {"question": " "}), ("cast_export", {"to": "onnx"}),
         ("manifest", {"status": "lost"}), ("manifest", {"format": 2}), ("manifest", {"seed": "x"}),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from personae.records import (
     DataSource,
     Routed,
 )
-from personae.records.cast import SHARED
+from personae.records.cast import SHARED, CastAnswer
 
 worded = st.text(min_size=1, max_size=8).filter(str.strip)
 name = worded.filter(lambda text: text != SHARED)
@@ -38,6 +38,15 @@ routed = st.builds(
     weights=st.dictionaries(name, share, max_size=3),
     by=st.sampled_from(["name", "spelling", "profile", "dialogue"]),
 )
+
+
+given = st.builds(
+    CastAnswer, question=worded, character=name, block=st.none() | name, answer=st.text(max_size=8)
+)
+missed = st.builds(
+    CastAnswer, question=worded, character=name, block=st.none() | name, missing=worded
+)
+answer = given | missed
 
 
 def block_of(named: st.SearchStrategy[str]) -> st.SearchStrategy[Block]:
@@ -107,6 +116,7 @@ def manifests(draw: st.DrawFn) -> CastManifest:
 row = rows()
 CAST: dict[type[BaseModel], st.SearchStrategy[Any]] = {
     BaseModelRef: base_model,
+    CastAnswer: answer,
     Block: block_of(worded),
     CastCharacter: character_of(name, st.dictionaries(worded, number, max_size=3)),
     CastManifest: manifests(),

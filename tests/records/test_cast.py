@@ -6,6 +6,7 @@ import pytest
 
 from personae.errors import InputError
 from personae.records import BaseModelRef, Block, CastCharacter, CastManifest, CastRow, CastTurn
+from personae.records.cast import CastAnswer
 
 HASH = "0" * 64
 
@@ -75,3 +76,9 @@ def test_a_manifest_finds_its_characters_by_name() -> None:
     assert ada is not None
     assert ada.weights == {"shared": 1, "Ada": 1}
     assert cast.of("Bob") is None
+
+
+@pytest.mark.parametrize("more", [{}, {"answer": "I.", "missing": "timeout"}])
+def test_an_answer_is_there_or_it_is_said_why_not(more: dict[str, Any]) -> None:
+    with pytest.raises(InputError, match="either an answer, or why there is none"):
+        CastAnswer.from_dict({"question": "Who?", "character": "Ada", **more})

@@ -7,8 +7,7 @@ import re
 import pytest
 
 from personae.errors import OutputError
-from personae.records import Language, Manifest, Shortfall
-from personae.records.cast import CastAnswer
+from personae.records import CastAnswer, Language, Manifest, Shortfall
 from personae.reports import render, write_html
 from personae.reports.html import ANSWER_CHARS, WORST
 

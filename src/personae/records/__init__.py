@@ -27,6 +27,7 @@ from personae.records.call import (
 from personae.records.cast import (
     BaseModelRef,
     Block,
+    CastAnswer,
     CastCharacter,
     CastManifest,
     CastRow,
