@@ -33,7 +33,7 @@ from personae.cast.store import BLOCKS, Cast, read_cast
 from personae.cast.training import read_spent, read_training
 from personae.errors import InputError, UsageError
 from personae.journal.flow import NoWatcher, Watcher
-from personae.records import Character, Failure, Language, Manifest
+from personae.records import Failure, Language, Manifest
 from personae.records.base import content_hash, explain
 from personae.records.cast import CastCharacter, CastRow, Mode
 from personae.records.cast_scores import (
@@ -506,14 +506,10 @@ class _Session:
         self.run.take(MethodLines(lines, 0.0, 0), method)
 
     def _profiles(self, characters: Sequence[CastCharacter]) -> dict[str, str]:
-        from personae.cast.forgetting import profile_text
+        from personae.cast.dialogue import profile_text
 
-        cards: Mapping[str, Character] = self.cast.cards
-        return {
-            one.name: profile_text(cards[one.name])
-            for one in characters
-            if one.how == "profile" and one.name in cards
-        }
+        found = {one.name: profile_text(self.cast, one.name) for one in characters}
+        return {name: told for name, told in found.items() if told}
 
     def _consumption(self) -> tuple[Consumption, ...]:
         from personae.cast.consumption import METHOD_OF, BaseSize, Shape, consumption

@@ -375,17 +375,14 @@ class _Model:
     """The base with the blocks of one cast or the other over it."""
 
     def __init__(self, base: LoadedBase, cast: Cast, heldout: Sequence[CastRow]) -> None:
+        from personae.cast.dialogue import profile_text as told_profile
         from personae.cast.encode import encode_all
         from personae.cast.layout import layout_of
         from personae.cast.plan import TrainPlan
 
         self.base, self.cast, self.mode = base, cast, cast.manifest.mode
         self.layout = layout_of(base.tokenizer)
-        profiles = {
-            one.name: profile_text(cast.cards[one.name])
-            for one in cast.manifest.characters
-            if one.how == "profile" and one.name in cast.cards
-        }
+        profiles = {name: told for name in cast.names if (told := told_profile(cast, name))}
         self.heldout, _ = encode_all(
             heldout, self.layout, self.mode, TrainPlan().max_tokens, profiles=profiles
         )

@@ -337,14 +337,14 @@ def _write_words(
     cast: Cast, name: str, adapter: PlainAdapter, folder: Path, own_only: bool, gguf: str = ""
 ) -> None:
     """README.md and system.txt of a character; of a GGUF file with its name before them."""
-    from personae.cast.forgetting import profile_text
+    from personae.cast.dialogue import profile_text
+    from personae.cast.forgetting import profile_text as text_of
     from personae.cast.layout import system_text
 
     one = cast.character(name)
     card = cast.cards.get(name)
-    known = profile_text(card) if card else ""
-    profile = known if one.how == "profile" else ""
-    system = system_text(name, written_in(known or name), profile)
+    language = written_in((text_of(card) if card else "") or name)
+    system = system_text(name, language, profile_text(cast, name))
     before = gguf.removesuffix("gguf")
     write_atomically(folder / f"{before}system.txt", system + "\n")
     write_atomically(folder / f"{before}README.md", _readme(cast, one, adapter, own_only, gguf))
