@@ -68,8 +68,8 @@ from personae.records.trajectory import (
 
 __all__ = [
     "Agreement", "Asset", "Audit", "AuditGroup", "Backend", "BaseModelRef", "Beliefs", "Benchmark",
-    "Block", "Call", "Capabilities", "CastCharacter", "CastManifest", "CastRow", "CastTurn",
-    "Character", "CharacterState", "DataSource", "DialogueTurn", "Environment", "Estimate", "Event",
+    "Block", "Call", "Capabilities", "CastAnswer", "CastCharacter", "CastManifest", "CastRow",
+    "CastTurn", "Character", "CharacterState", "DataSource", "DialogueTurn", "Environment", "Estimate", "Event",
     "Failure", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised", "Message", "Model",
     "ModelScores", "PairedDifference", "Persona", "PersonaeExtension", "Play", "Price", "Prices",
     "Question", "RatingRow", "Record", "Reply", "ReplySchema", "ResultRow", "Routed", "Rubric",
