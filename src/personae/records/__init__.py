@@ -69,10 +69,10 @@ from personae.records.trajectory import (
 __all__ = [
     "Agreement", "Asset", "Audit", "AuditGroup", "Backend", "BaseModelRef", "Beliefs", "Benchmark",
     "Block", "Call", "Capabilities", "CastAnswer", "CastCharacter", "CastManifest", "CastRow",
-    "CastTurn", "Character", "CharacterState", "DataSource", "DialogueTurn", "Environment", "Estimate", "Event",
-    "Failure", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised", "Message", "Model",
-    "ModelScores", "PairedDifference", "Persona", "PersonaeExtension", "Play", "Price", "Prices",
-    "Question", "RatingRow", "Record", "Reply", "ReplySchema", "ResultRow", "Routed", "Rubric",
-    "Sampling", "Scene", "SceneCharacter", "ScriptLine", "Secret", "Shortfall", "Task",
-    "TokenLogprob", "Usage", "WorldState", "canonical_json", "content_hash", "prompt_text",
+    "CastTurn", "Character", "CharacterState", "DataSource", "DialogueTurn", "Environment",
+    "Estimate", "Event", "Failure", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised",
+    "Message", "Model", "ModelScores", "PairedDifference", "Persona", "PersonaeExtension", "Play",
+    "Price", "Prices", "Question", "RatingRow", "Record", "Reply", "ReplySchema", "ResultRow",
+    "Routed", "Rubric", "Sampling", "Scene", "SceneCharacter", "ScriptLine", "Secret", "Shortfall",
+    "Task", "TokenLogprob", "Usage", "WorldState", "canonical_json", "content_hash", "prompt_text",
 ]  # fmt: skip
