@@ -5,6 +5,7 @@ This module imports torch; import it inside functions (DESIGN rule 7).
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -202,13 +203,33 @@ class Voices:
         return self._stack.speaking(batch.weights)
 
 
+@contextlib.contextmanager
+def only_at(head: nn.Module, places: Tensor) -> Iterator[None]:
+    """Within it the model makes logits `[1, places, vocabulary]` of those places alone.
+
+    A hook on the output embedding drops the others before its product, so that what a model does
+    with its logits afterwards (soft capping, scaling) is done here too.
+
+    Args:
+        places: flat positions, in rows x tokens.
+    """
+
+    def select(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        return (given[0].flatten(0, 1).index_select(0, places)[None], *given[1:])
+
+    hook = head.register_forward_pre_hook(select)
+    try:
+        yield
+    finally:
+        hook.remove()
+
+
 class SupervisedLogits:
     """The logits `[n, V]` of a batch's supervised positions.
 
-    The output embedding is asked for those positions only: a hook on it drops the others before
-    its product, so that whatever the architecture does around it (scales, soft caps) still
-    happens. Whether that gives what the full logits give is to be checked once (`check`); until
-    then, and where it does not, they are cut out of the full logits.
+    The output embedding is asked for those positions only (`only_at`). Whether that gives what the
+    full logits give is to be checked once (`check`); until then, and where it does not, they are
+    cut out of the full logits.
     """
 
     def __init__(self, model: Any) -> None:
@@ -234,14 +255,8 @@ class SupervisedLogits:
         return self._forward(batch).flatten(0, 1)[batch.at]
 
     def _few(self, batch: Batch) -> Tensor:
-        def keep(module: Any, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-            return (given[0].flatten(0, 1)[batch.at][None], *given[1:])
-
-        hook = self._head.register_forward_pre_hook(keep)
-        try:
+        with only_at(self._head, batch.at):
             return self._forward(batch)[0]
-        finally:
-            hook.remove()
 
     @torch.no_grad()
     def _agree(self, batch: Batch) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from functools import partial
@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from personae.cast.base import still
+from personae.cast.batches import only_at
 from personae.errors import UsageError
 from personae.journal.flow import NoWatcher, Watcher
 from personae.records import Failure
@@ -145,7 +146,7 @@ def token_nlls(
             targets = ids[wanted].to(device)
             # What stands at t predicts t + 1; supervised[0] is False, so nothing wraps around.
             before = wanted.roll(-1, 1).flatten().nonzero()[:, 0].to(device)
-            with torch.inference_mode(), _only_at(head, before), speaking(batch, width):
+            with torch.inference_mode(), only_at(head, before), speaking(batch, width):
                 logits = model(input_ids=ids.to(device), use_cache=False).logits[0]
                 if logits.shape[:-1] != targets.shape:
                     raise UsageError(
@@ -191,24 +192,6 @@ def stack_speaking(
 
 def _base_alone(batch: Sequence[int], width: int) -> AbstractContextManager[None]:
     return contextlib.nullcontext()
-
-
-@contextlib.contextmanager
-def _only_at(head: nn.Module, places: Tensor) -> Iterator[None]:
-    """Within it the model makes logits `[1, places, vocabulary]` of those places alone.
-
-    A hook on the output embedding, so that what a model does with its logits afterwards
-    (soft capping, scaling) is done here too.
-    """
-
-    def select(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        return (given[0].flatten(0, 1).index_select(0, places)[None],)
-
-    hook = head.register_forward_pre_hook(select)
-    try:
-        yield
-    finally:
-        hook.remove()
 
 
 def _cross_entropy(logits: Tensor, targets: Tensor, *, at_once: int = 512) -> Tensor:
