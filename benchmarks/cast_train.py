@@ -11,7 +11,7 @@ process, and wall.
     python benchmarks/cast_train.py --dtypes float32 bfloat16 --rounds 3
 
 Real lengths: the dialogues in Neeko's repository through PERSONAE_DATA, else drawn from their
-quantiles; cut to a quarter, so that the run ends (the spread, and so the padding, stays), and four
+quantiles; cut to an eighth, so that the run ends (the spread, and so the padding, stays), and four
 rows a character in a step. "Top half" adapts the upper half of the layers only: less to go back
 through; its quality is not told here.
 """
@@ -118,11 +118,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--dtypes", nargs="*", default=["float32"])
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--only", nargs="*", help="T = 64, T = 256, real lengths")
     parser.add_argument("--shape", choices=SHAPES, default="135m")
-    parser.add_argument("--divide", type=int, default=4, help="of real lengths")
-    parser.add_argument("--no-halves", action="store_true")
+    parser.add_argument("--divide", type=int, default=8, help="of real lengths")
+    parser.add_argument(
+        "--halves", nargs="*", default=["T = 64"], help="where to time the top half"
+    )
     args = parser.parse_args(arguments)
     torch.set_num_threads(1)
     print(f"one torch thread, torch {torch.__version__}; bfloat16 in hardware: {fast_bfloat16()}")
@@ -134,7 +136,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for dtype in args.dtypes:
             print(f"\n{title}, {dtype}", flush=True)
             model = model_of(shape, dtype=getattr(torch, dtype))
-            found = measure(model, rows, batch, args.rounds, halves=not args.no_halves)
+            found = measure(model, rows, batch, args.rounds, halves=title in args.halves)
             table(found, "PEFT, one by one")
             ratio = median(found["PEFT, one by one"], cpu=True) / median(found["ours"], cpu=True)
             print(
