@@ -244,6 +244,7 @@ def test_a_training_that_was_interrupted_goes_on_to_the_same_bits(
 
 KILLED = """
 import os, signal, sys
+from pathlib import Path
 import torch
 torch.set_num_threads(1)
 from personae.cast import checkpoint
@@ -261,7 +262,7 @@ class Dies(NoWatcher):
             os.kill(os.getpid(), signal.SIGKILL)
 
 data, base, out = sys.argv[1:]
-train_cast([data], base, out=__import__("pathlib").Path(out), plan=TrainPlan(rank=2, epochs=6, batch_rows=2), watcher=Dies())
+train_cast([data], base, Path(out), plan=TrainPlan(rank=2, epochs=6, batch_rows=2), watcher=Dies())
 """
 
 
