@@ -431,6 +431,17 @@ def test_training_says_the_losses_what_was_not_learnt_and_no_costs(
     assert "USD" not in heard
 
 
+def test_training_says_how_many_rows_lost_turns(tiny_base: Path, tmp_path: Path, capsys) -> None:
+    turns = [{"role": "user", "content": "A?"}, {"role": "assistant", "content": "Yes."}]
+    rows = [{"messages": turns * times, "character": "Mira"} for times in (1, 9)]
+    data, out = tmp_path / "talk.jsonl", tmp_path / "cast"
+    data.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    said = ["cast", "train", str(data), "--base", str(tiny_base), "--out", str(out)]
+    assert main([*said, "--max-tokens", "300"]) == 0
+    shown = capsys.readouterr().out
+    assert "1 row was longer than --max-tokens, and lost turns from the front" in shown
+
+
 def test_epochs_and_tokens_are_not_given_both(tmp_path: Path, capsys) -> None:
     said = ["cast", "train", "x", "--base", "b", "--out", "o"]
     with pytest.raises(SystemExit):
@@ -466,7 +477,12 @@ def test_an_addition_says_what_it_did_where_it_is_told_and_how_to_talk_to_it(
     shown = capsys.readouterr().out.splitlines()
     assert shown[:2] == ["Alice (profile) speaks through 1.00 shared",
                          "Blocks as before: 2 of 2 characters"]  # fmt: skip
-    assert any("tried instructions asked for nobody of the cast" in line for line in shown)
+    record = json.loads((copy / "additions" / "Alice.json").read_text("utf-8"))
+    changes = record["forgetting"]["routes"]["changes"]
+    gained = sum(one["meant"] is None and one["after"]["role"] == "Alice" for one in changes)
+    told = f"{gained} of 436 tried instructions asked for nobody of the old cast and now go to Alic"
+    assert gained
+    assert any(line.startswith(told) for line in shown)
     assert f"All of it: {copy / 'additions' / 'Alice.json'}" in shown
     assert f"Talk to it: personae cast chat {copy} --role Alice" in shown
 
@@ -493,3 +509,24 @@ def test_what_taught_nothing_is_said_after_a_training(
     shown = capsys.readouterr().out
     assert "1 dialogue does not fit into --max-tokens and taught nothing" in shown
     assert "Cards of nobody who speaks in these data: Bob Kelp" in shown
+
+
+def test_an_addition_says_the_likelihood_of_old_lines_and_what_tuning_gained(
+    starters: Path, tmp_path: Path, capsys
+) -> None:
+    copy, held = tmp_path / "copy", tmp_path / "held.jsonl"
+    shutil.copytree(starters, copy)
+    said = {"role": "assistant", "content": "Quite so."}
+    row = {"messages": [{"role": "user", "content": "A clay stain?"}, said], "character": HOLMES}
+    held.write_text(json.dumps(row) + "\n")
+    given = ["cast", "add", str(copy), "--role", "starter:alice", "--how", "fuse", "--tune"]
+    assert main([*given, "--heldout", str(held)]) == 0
+    record = json.loads((copy / "additions" / "Alice.json").read_text("utf-8"))
+    old, _ = record["forgetting"]["characters"]
+    shown = capsys.readouterr().out
+    assert (
+        f"{HOLMES}, nats a token: {old['nll_before']:.4f} before, {old['nll_after']:.4f} af"
+        in shown
+    )
+    tuned = record["tuning"]
+    assert f"{tuned['start_loss']:.4f} with the router's weights, {tuned['loss']:.4f} wi" in shown

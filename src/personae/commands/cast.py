@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from personae.cast.plan import TrainPlan
     from personae.cast_eval_stage import Evaluated
     from personae.models.local.weights import Progress
-    from personae.records.cast_reports import Addition, Change
+    from personae.records.cast_reports import Addition
 
 
 DATA_HELP = (
@@ -263,6 +263,9 @@ def _train(args: argparse.Namespace) -> int:
                 f"{lines} not learnt, or in part; which and why: "
                 f"{document['training']}/refused.jsonl",
             )
+        if n := document["shortened"]:
+            rows = "1 row was" if n == 1 else f"{n:,} rows were"
+            _say(console, f"{rows} longer than --max-tokens, and lost turns from the front")
         _say(console, f"How it went: {document['training']}/loss.svg")
         _say(console, f"Talk to it: {shlex.join(['personae', 'cast', 'chat', str(args.out)])}")
 
@@ -377,15 +380,16 @@ def _show_addition(console: Console, record: Addition, cast: Path, file: Path) -
         _say(console, f"Dialogues learnt in part, since they are too long: {record.shortened}")
     if record.too_long:
         _say(console, f"Dialogues too long to be learnt: {', '.join(record.too_long)}")
-    routes = told.routes
-    meant: dict[Change, str] = {
-        "stolen": f"asked for an old character and now go to {record.role}",
-        "lost": "asked for an old character and no longer reach it",
-        "moved": "asked for nobody of the cast, or went wrong before, and are now taken otherwise",
-    }
-    for change, text in meant.items():
-        if count := routes.count(change):
-            _say(console, f"{count} of {routes.tried} tried instructions {text}")
+    for one in told.characters:
+        if one.nll_before is not None and one.nll_after is not None:
+            losses = f"{one.nll_before:.4f} before, {one.nll_after:.4f} after"
+            _say(console, f"Held-out lines of {one.name}, nats a token: {losses}")
+    if tuned := record.tuning:
+        losses = f"{tuned.start_loss:.4f} with the router's weights, {tuned.loss:.4f} with these"
+        _say(console, f"The {tuned.lines} lines it was tuned on, nats a token: {losses}")
+    for count, text in _rerouted(record):
+        if count:
+            _say(console, f"{count} of {told.routes.tried} tried instructions {text}")
     if record.licences:
         _say(console, f"Licences of what it learnt from: {', '.join(record.licences)}")
     if record.unlicensed:
@@ -395,6 +399,24 @@ def _show_addition(console: Console, record: Addition, cast: Path, file: Path) -
         console,
         f"Talk to it: {shlex.join(['personae', 'cast', 'chat', str(cast), '--role', record.role])}",
     )
+
+
+def _rerouted(record: Addition) -> list[tuple[int, str]]:
+    """How many instructions go elsewhere now, and what that means for the old characters."""
+    routes = record.forgetting.routes
+    gained = sum(
+        one.change == "moved" and one.meant is None and one.after.role == record.role
+        for one in routes.changes
+    )
+    return [
+        (routes.count("stolen"), f"asked for an old character and now go to {record.role}"),
+        (routes.count("lost"), "asked for an old character and no longer reach it"),
+        (gained, f"asked for nobody of the old cast and now go to {record.role}"),
+        (
+            routes.count("moved") - gained,
+            "asked for nobody of the old cast, or went wrong before, and are now taken otherwise",
+        ),
+    ]
 
 
 # route -----------------------------------------------------------------------------------------
