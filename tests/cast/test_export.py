@@ -132,6 +132,18 @@ def test_the_own_block_alone_is_taken_at_its_full_weight() -> None:
         adapter_of(hand_cast(), "mute", own_only=True)
 
 
+@pytest.mark.parametrize(
+    ("given", "place"),
+    [
+        ({"characters": (CastCharacter(name="x", weights={"x": 1e39}),)}, "the weights of 'x'"),
+        ({"alpha": 1e300}, "alpha"),
+    ],
+)
+def test_numbers_that_no_adapter_holds_are_refused(given: dict[str, Any], place: str) -> None:
+    with pytest.raises(InputError, match=rf"cast\.json.*{place}.*that no adapter holds"):
+        adapter_of(hand_cast(**given), "x")
+
+
 def test_a_character_without_blocks_has_nothing_to_export() -> None:
     with pytest.raises(UsageError, match="'mute' speaks through no block"):
         adapter_of(hand_cast(), "mute")

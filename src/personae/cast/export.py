@@ -28,14 +28,16 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from personae import __version__
-from personae.cast.store import Cast, file_name
-from personae.errors import OutputError, UsageError
+from personae.cast.store import MANIFEST, Cast, file_name
+from personae.errors import InputError, OutputError, UsageError
 from personae.records.cast import CastCharacter
 from personae.records.files import as_new, write_atomically
 from personae.records.language import written_in
 
 VLLM_RANKS = (8, 16, 32, 64, 128, 256, 320, 512)
 """What vLLM takes as --max-lora-rank (0.33; a smaller adapter is padded)."""
+MAX_ALPHA = 2**24
+"""Whole numbers up to here are exact in float32, which GGUF keeps alpha in."""
 HUB_NAME_OF_LOCAL = "HuggingFaceTB/SmolLM2-135M-Instruct"
 """The model whose Q8_0 form `local` is, for programs that load Hugging Face models."""
 
@@ -112,6 +114,7 @@ def adapter_of(cast: Cast, name: str, *, own_only: bool = False) -> PlainAdapter
 
     Raises:
         UsageError: there is no such character, it speaks through no block, or has none of its own.
+        InputError: its weights or the alpha are beyond what float32 holds.
     """
     manifest = cast.manifest
     weights = {b: w for b, w in cast.character(name).weights.items() if w}
@@ -130,9 +133,17 @@ def adapter_of(cast: Cast, name: str, *, own_only: bool = False) -> PlainAdapter
     for target in manifest.targets:
         stored_a, stored_b = cast.tensors[f"A.{target}"], cast.tensors[f"B.{target}"]
         a[target] = np.concatenate([stored_a[slot] for slot, _ in parts], axis=0)
-        b[target] = np.concatenate(
-            [stored_b[slot] * np.float32(weight * scaled / alpha) for slot, weight in parts], axis=1
-        )
+        with np.errstate(over="ignore"):
+            b[target] = np.concatenate(
+                [stored_b[slot] * np.float32(w * scaled / alpha) for slot, w in parts], axis=1
+            )
+        if alpha > MAX_ALPHA or not np.isfinite(b[target]).all():
+            raise InputError(
+                f"{name!r} speaks through numbers that no adapter holds",
+                path=cast.path / MANIFEST,
+                place="alpha" if alpha > MAX_ALPHA else f"the weights of {name!r}",
+                mend="Put back the file that `personae cast` wrote",
+            )
     return PlainAdapter(a, b, rank, alpha)
 
 
