@@ -218,3 +218,15 @@ def test_an_embedding_that_is_no_vector_is_refused(
         np.save(file, array)
         with pytest.raises(InputError, match=f"{number}.npy"):
             import_neeko(checkpoint, {"x": file}, tmp_path / "c", base=str(tiny_base))
+
+
+def test_an_embedding_whose_header_claims_more_than_there_is_is_refused(
+    tiny_base: Path, checkpoint: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "vast.npy"
+    with file.open("wb") as opened:
+        header = {"descr": "<f4", "fortran_order": False, "shape": (10**14,)}
+        np.lib.format.write_array_header_1_0(opened, header)
+        opened.write(bytes(64))
+    with pytest.raises(InputError, match=r"vast\.npy: no array"):
+        import_neeko(checkpoint, {"x": file}, tmp_path / "c", base=str(tiny_base))

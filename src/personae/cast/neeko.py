@@ -214,7 +214,7 @@ def _vector(file: Path) -> np.ndarray:
         _cap(file, MAX_EMBEDDING)
         try:
             found: np.ndarray = np.load(file, allow_pickle=False)
-        except (OSError, ValueError, EOFError) as error:
+        except (OSError, ValueError, EOFError, MemoryError) as error:  # a header can claim any size
             raise InputError(f"no array of numpy ({error})", path=file) from None
     else:
         found = _array(_torch_load(file, MAX_EMBEDDING), file)
