@@ -530,3 +530,9 @@ def test_an_addition_says_the_likelihood_of_old_lines_and_what_tuning_gained(
     )
     tuned = record["tuning"]
     assert f"{tuned['start_loss']:.4f} with the router's weights, {tuned['loss']:.4f} wi" in shown
+
+
+def test_numbers_of_a_training_are_refused_where_nothing_is_trained(starters: Path, capsys) -> None:
+    given = ["cast", "add", str(starters), "--role", "starter:alice", "--how", "profile"]
+    assert main([*given, "--epochs", "2"]) == 2
+    assert "nothing is trained by --how profile: leave out --epochs" in capsys.readouterr().err

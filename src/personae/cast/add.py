@@ -157,9 +157,15 @@ def add_character(
     if how not in ("fuse", "expand", "profile"):
         raise UsageError(f"a character is added by fuse, expand or profile, not {how!r}")
     if how == "profile" and (tune or data or neighbours):
-        raise UsageError("profile takes the card alone: no data, no neighbours, nothing to tune")
+        raise UsageError(
+            "profile takes the card alone: no data, no neighbours, nothing to tune (leave out "
+            "--data and --tune)"
+        )
     if how == "fuse" and data and not tune:
-        raise UsageError("fuse learns nothing from data: tune the mix on them, or expand")
+        raise UsageError(
+            "fuse learns nothing from data: give --tune to move its weights on them, or take "
+            "--how expand"
+        )
     watcher = watcher or NoWatcher()
     cast = read_cast(path)
     if tune and cast.manifest.protocol == "paper":

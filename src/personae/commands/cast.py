@@ -340,6 +340,8 @@ def _add(args: argparse.Namespace) -> int:
         return found
 
     given = {n: v for n in ("epochs", "lr") if (v := getattr(args, n)) is not None}
+    if given and args.how != "expand":
+        raise UsageError(f"nothing is trained by --how {args.how}: leave out --epochs and --lr")
     done = _watched(
         args,
         lambda display: add_character(
