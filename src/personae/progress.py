@@ -105,7 +105,8 @@ class Display:
         done, total, since = self._stages[stage]
         self._stages[stage] = (done + 1, total, since)
         if self._bars is not None:
-            self._bars.update(self._tasks[stage], advance=1, words=self._words())
+            if stage in self._tasks:
+                self._bars.update(self._tasks[stage], advance=1, words=self._words())
         elif done + 1 == total or time.monotonic() - self._last >= PLAIN_EVERY:
             self._line(stage)
 

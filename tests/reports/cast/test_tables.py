@@ -38,3 +38,12 @@ def test_a_base_s_name_is_no_markup() -> None:
 def test_a_method_of_which_units_are_missing_says_how_many() -> None:
     text = " ".join(printed().split())
     assert "the cast: 25.0% of the units could not be scored; the page says why" in text
+
+
+def test_lift_that_failed_is_said_apart_from_the_likelihoods() -> None:
+    whole = scores()
+    of_cast, *others = whole.methods
+    failed = of_cast.measures["lift"].model_copy(update={"missing": 0.5})
+    of_cast = of_cast.model_copy(update={"measures": {**of_cast.measures, "lift": failed}})
+    text = " ".join(printed(methods=(of_cast, *others)).split())
+    assert "the cast, lift: 50.0% of the units could not be scored" in text

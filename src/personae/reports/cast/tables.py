@@ -53,9 +53,11 @@ def print_scores(scores: CastScores, console: Console, language: Language = "en"
         console.print(table)
     said = [words.known("notes", note) for note in scores.notes]
     for method in scores.methods:
-        if missing := method.measures["nll"].missing:
-            name = words(f"methods.{method.method}")
-            said.append(words("not_scored", method=name, share=words.share(missing)))
+        name = words(f"methods.{method.method}")
+        # Without a likelihood there is no other figure; persona lift has causes of its own.
+        for metric, what in (("nll", name), ("lift", f"{name}, {words('short.lift')}")):
+            if missing := method.measures[metric].missing:
+                said.append(words("not_scored", method=what, share=words.share(missing)))
     if held.left_out:
         names = words("list_comma").join(f"{who} ({n})" for who, n in held.left_out.items())
         said.append(f"{words('left_out')}{words('scenes.colon')}{names}")
