@@ -25,6 +25,8 @@ SCHEMES = {
     "local": "the embedded model",
     "local:FILE.gguf": "your own weights",
     "local:OWNER/REPO:FILE.gguf": "weights from the Hugging Face hub",
+    "cast:DIR": "the characters of a cast (`personae cast train`): who is asked for answers",
+    "cast:DIR#NAME": "one of them; #base is the model under the cast",
     "scripted:FILE.py": "a script that defines reply(call)",
     "lift:MODEL": "as a judge: persona lift, measured with MODEL",
 }
