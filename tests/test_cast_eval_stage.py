@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+from personae.cast.add import add_character
 from personae.cast.base import LoadedBase, load_base
 from personae.cast.plan import TrainPlan
 from personae.cast.rows import write_rows
@@ -236,6 +237,21 @@ def test_dialogues_that_were_trained_on_are_refused(
 ) -> None:
     with pytest.raises(InputError, match="8 of 8 held-out dialogues are among those"):
         evaluate_cast(made / "cast", [made / "train.jsonl"], tmp_path / "run", base=base)
+
+
+def test_dialogues_that_an_added_character_learnt_from_are_refused(
+    made: Path, base: LoadedBase, tmp_path: Path
+) -> None:
+    shutil.copytree(made / "cast", tmp_path / "cast")
+    lines = [talk(n, "the drowned", f"bubbles {n}") for n in range(2)]
+    card = Character(name="Zoe", description="Zoe says bubbles.")
+    add_character(
+        tmp_path / "cast", card, "expand", data=lines, aliases=("the drowned",), plan=PLAN,
+        base=base, measured=False,
+    )  # fmt: skip
+    write_rows([talk(n, "Zoe", f"bubbles {n}") for n in (1, 7)], tmp_path / "held.jsonl")
+    with pytest.raises(InputError, match="1 of 2 held-out dialogues are among those"):
+        evaluate_cast(tmp_path / "cast", [tmp_path / "held.jsonl"], tmp_path / "run", base=base)
 
 
 def test_data_without_anybody_of_the_cast_is_an_error(

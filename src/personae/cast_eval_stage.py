@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 from pydantic import NonNegativeFloat, TypeAdapter, ValidationError
 
 from personae import __version__
+from personae.cast.add import added_rows
 from personae.cast.plan import ROWS, TRAINING
 from personae.cast.rows import data_sources, read_rows
 from personae.cast.scores import (
@@ -129,8 +130,8 @@ def evaluate_cast(
     paths = [Path(path) for path in data]
     rows, refused = _held_out(paths, found)
     training = _Training.read(found) if baselines else _Training.kept(found)
-    if training is not None:
-        _check_unseen(rows, training.rows, found.path)
+    trained = training.rows if training is not None else ()
+    _check_unseen(rows, (*trained, *added_rows(found.path)), found.path)
     run = _Run.opened(
         out,
         found,
@@ -217,8 +218,8 @@ class _Training:
 
 def _check_unseen(rows: Sequence[CastRow], trained: Sequence[CastRow], path: Path) -> None:
     """Refuse dialogues that were trained on: what they score is memory."""
-    seen = {content_hash([turn.to_dict() for turn in row.turns]) for row in trained}
-    known = [r for r in rows if content_hash([turn.to_dict() for turn in r.turns]) in seen]
+    seen = {tuple(turn.text for turn in row.turns) for row in trained}  # whatever names are in it
+    known = [row for row in rows if tuple(turn.text for turn in row.turns) in seen]
     if known:
         raise InputError(
             f"{len(known)} of {len(rows)} held-out dialogues are among those that the cast was "
