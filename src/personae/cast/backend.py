@@ -84,11 +84,6 @@ def parse_cast_id(model_id: str) -> CastId:
     return CastId(path, None if name in ("", BASE) else name, name == BASE)
 
 
-def is_cast(model_id: str) -> bool:
-    """Whether a model id is of the scheme `cast`."""
-    return model_id.startswith(f"{SCHEME}:")
-
-
 def read_manifest(path: Path) -> CastManifest:
     """A cast's manifest; its blocks are not looked at.
 

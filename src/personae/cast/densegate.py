@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from personae.cast.plan import Stage
-from personae.cast.stacked import ALL_LINEAR, linear_modules
+from personae.cast.stacked import ALL_LINEAR, linear_modules, put_module
 from personae.errors import UsageError
 
 if TYPE_CHECKING:
@@ -153,7 +153,7 @@ class DenseGate:
                 for matrix, fan in ((layer.a, sizes[0]), (layer.gate, width)):
                     drawn = torch.rand(matrix.shape, generator=generator)
                     matrix.copy_((drawn * 2 - 1) / math.sqrt(fan))
-            _replace(model, name, layer)
+            put_module(model, name, layer)
             self.layers[name] = layer
         lengths = np.linalg.norm(embeddings, axis=1, keepdims=True)
         unit = embeddings / np.where(lengths > 0, lengths, 1.0)
@@ -242,7 +242,7 @@ class DenseGate:
     def detach(self) -> None:
         """Put the model's own modules back."""
         for name, layer in self.layers.items():
-            _replace(self.model, name, layer.base)
+            put_module(self.model, name, layer.base)
         self.layers = {}
 
 
@@ -254,8 +254,3 @@ def speaks_as(roles: Sequence[str]) -> dict[str, dict[str, float]]:
 def dense_gate(roles: Sequence[str], lr: float) -> tuple[Stage, ...]:
     """The one stage of its training: every role's lines train all blocks and the gates."""
     return (Stage("dense gate", speaks_as(roles), (ALL_BLOCKS,), lr),)
-
-
-def _replace(model: Any, name: str, module: nn.Module) -> None:
-    parent, _, last = name.rpartition(".")
-    setattr(model.get_submodule(parent), last, module)

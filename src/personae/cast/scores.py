@@ -33,7 +33,6 @@ _Table: TypeAlias = dict[int | None, dict[_Key, float | None]]
 
 METHODS: tuple[MethodName, ...] = get_args(MethodName)
 METRICS: tuple[MetricName, ...] = get_args(MetricName)
-DIALOGUE_METRICS: tuple[MetricName, ...] = ("nll", "margin", "identified", "identified_unnamed")
 SWITCH_METRICS: tuple[MetricName, ...] = ("switch_cost", "switch_leak")
 COMPARED: tuple[MetricName, ...] = (
     "nll",

@@ -478,7 +478,7 @@ class StackedLoRA:
                 dropout,
                 self._speaking,
             )
-            _replace(model, name, layer)
+            put_module(model, name, layer)
             self.layers[name] = layer
         for slot in slots:
             self._begin(slot)
@@ -664,7 +664,7 @@ class StackedLoRA:
     def detach(self) -> None:
         """Put the model's own modules back."""
         for name, layer in self.layers.items():
-            _replace(self.model, name, layer.base)
+            put_module(self.model, name, layer.base)
         self.layers = {}
 
 
@@ -728,6 +728,7 @@ def linear_modules(model: Any, targets: str | Sequence[str]) -> dict[str, tuple[
     return wanted
 
 
-def _replace(model: Any, name: str, module: nn.Module) -> None:
+def put_module(model: Any, name: str, module: nn.Module) -> None:
+    """Set a module of a model by its full name."""
     parent, _, last = name.rpartition(".")
     setattr(model.get_submodule(parent), last, module)
