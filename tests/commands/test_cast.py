@@ -425,6 +425,7 @@ def test_training_says_the_losses_what_was_not_learnt_and_no_costs(
     assert main([*said, "--epochs", "3"]) == 0
     shown, heard = capsys.readouterr()
     assert "loss before" in shown
+    assert "watch the same rows with --development" in " ".join(shown.split())
     assert "1 line or row was not learnt" in shown
     assert f"personae cast chat '{out}'" in shown, "a path is not broken, and can be pasted"
     assert "shared 1: Mira " in heard

@@ -237,6 +237,13 @@ def _train(args: argparse.Namespace) -> int:
         course = {name: course_of(done.history, name, best=best) for name in done.cast.names}
         watched = any(one.watched for one in course.values())
         kind = "development loss" if watched else "loss"
+        # Steps hold different rows: a difference of two is not what was learnt.
+        table.caption = (
+            "nats a token, over the same rows that were not learnt"
+            if watched
+            else "nats a token; rows of the first step, and of the last pass: watch the same rows "
+            "with --development"
+        )
         for name in ("rows", "turns", f"{kind} before", "after"):
             table.add_column(name, justify="right")
         for one in document["characters"]:
