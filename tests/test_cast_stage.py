@@ -356,11 +356,14 @@ def test_a_training_with_something_else_in_it_says_what_differs(
     train_cast([data], str(tiny_base), out, plan=PLAN, rates=RATES)
     more = lines(tmp_path / "more.jsonl", talk("Ada", "new"))
     again: list[tuple[dict[str, Any], str]] = [
-        ({"plan": TrainPlan(rank=1), "rates": RATES}, "another plan;"),
-        ({"plan": PLAN}, "another plan;"),
+        ({"plan": TrainPlan(rank=1), "rates": RATES}, r"another plan \(rank 2 there, 1 here; "),
+        ({"plan": PLAN}, rf"another plan \(lr {RATES['lr']} there, {PLAN.lr} here"),
         ({"data": [data, more], "plan": PLAN, "rates": RATES}, "another data;"),
         ({"plan": PLAN, "rates": RATES, "cards": CARDS}, "another cards;"),
-        ({"data": [more], "plan": TrainPlan(), "rates": RATES}, "another plan and another data;"),
+        (
+            {"data": [more], "plan": TrainPlan(), "rates": RATES},
+            r"another plan \(.*\) and another data;",
+        ),
     ]
     for wish, said in again:
         given = {"data": [data], **wish}

@@ -387,12 +387,29 @@ def _refuse_another(out: Path, asked: Mapping[str, Any]) -> None:
         return
     there = read_json(file, limit=MAX_PLAN)
     there = there if isinstance(there, dict) else {}
-    parts = {"asked": "plan", "base": "base model", "rows": "data", "cards": "cards"}
+    plan = f"plan{_differing(there.get('asked'), asked['asked'])}"
+    parts = {"asked": plan, "base": "base model", "rows": "data", "cards": "cards"}
     if other := [parts[key] for key in parts if there.get(key) != asked[key]]:
         raise UsageError(
             f"{out} holds a training with another {' and another '.join(other)}; "
             "choose another --out"
         )
+
+
+def _differing(there: object, asked: Mapping[str, Any]) -> str:
+    """The numbers in which a plan differs from the one that is there, in brackets."""
+    if not isinstance(there, dict):
+        return ""
+    flat = [
+        {**{k: v for k, v in one.items() if k != "rates"}, **(one.get("rates") or {})}
+        for one in (there, asked)
+    ]
+    other = [
+        f"{name.replace('_', ' ')} {flat[0].get(name)} there, {value} here"
+        for name, value in flat[1].items()
+        if flat[0].get(name) != value
+    ]
+    return f" ({'; '.join(other)})" if other else ""
 
 
 def _has_ended(out: Path) -> bool:
