@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from personae.cast.add import ADDITIONS, add_character, added_rows, check_names, licences_of
+from personae.cast.add import add_character, added_rows, check_names, licences_of
 from personae.cast.fuse import eq7_error, paper_fuse
 from personae.cast.history import read_history
 from personae.cast.plan import TrainPlan
-from personae.cast.store import Cast, read_cast
+from personae.cast.store import ADDITIONS, Cast, read_cast
 from personae.characters.card import card_of
 from personae.characters.starter import starter
 from personae.errors import InputError, UsageError

@@ -255,7 +255,7 @@ def test_a_card_that_links_out_of_the_cast_is_not_followed(cast_dir: Path) -> No
         read_cast(cast_dir)
 
 
-@pytest.mark.parametrize("name", ["cards", ".commit", ".lock"])
+@pytest.mark.parametrize("name", ["cards", "additions", ".commit", ".lock"])
 def test_a_cast_is_not_written_through_links_that_lead_out_of_it(cast_dir: Path, name: str) -> None:
     outside = write_cast(cast_dir.parent / "other", **fields(seed=1, cards={})).path
     (outside / "notes.json").write_text("{}")

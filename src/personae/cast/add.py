@@ -40,7 +40,7 @@ from personae.cast.fuse import (
 from personae.cast.gate import softmax
 from personae.cast.history import TrainingStep, write_history
 from personae.cast.rows import data_sources, read_rows, write_rows
-from personae.cast.store import Cast, attach, read_cast, write_cast
+from personae.cast.store import ADDITIONS, Cast, attach, read_cast, write_cast
 from personae.cast.training import read_plan
 from personae.characters.card import read_character
 from personae.characters.prompt import plain_name
@@ -69,7 +69,7 @@ if TYPE_CHECKING:
     from personae.cast.plan import TrainPlan
     from personae.cast.stacked import StackedLoRA
 
-ADDITIONS, ROWS, HISTORY = "additions", ".rows.jsonl", ".history.jsonl"
+ROWS, HISTORY = ".rows.jsonl", ".history.jsonl"
 TUNED_ROWS = 8
 """Dialogues that weights are tuned on: more cost time and hardly move two or three numbers."""
 

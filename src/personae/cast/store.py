@@ -55,7 +55,7 @@ if TYPE_CHECKING:
     from personae.cast.stacked import StackedLoRA
 
 MANIFEST, BLOCKS, ROUTER, GATE = "cast.json", "blocks.safetensors", "router.json", "gate.json"
-CARDS = "cards"
+CARDS, ADDITIONS = "cards", "additions"
 COMMIT, LOCK = ".commit", ".lock"
 MAX_MANIFEST = 16 * 2**20
 MAX_CARD = 16 * 2**20
@@ -563,7 +563,7 @@ def _one_writer(path: Path) -> Iterator[None]:
 
 def _no_links(path: Path) -> None:
     """Nothing outside of a stranger's cast is written, emptied or deleted by writing to it."""
-    for name in (CARDS, COMMIT, LOCK):
+    for name in (CARDS, ADDITIONS, COMMIT, LOCK):
         if (path / name).is_symlink():
             raise InputError(
                 "a link, and a cast is not written through links",
