@@ -537,3 +537,19 @@ def test_numbers_of_a_training_are_refused_where_nothing_is_trained(starters: Pa
     given = ["cast", "add", str(starters), "--role", "starter:alice", "--how", "profile"]
     assert main([*given, "--epochs", "2"]) == 2
     assert "nothing is trained by --how profile: leave out --epochs" in capsys.readouterr().err
+
+
+def test_with_json_the_progress_is_shown_to_who_watches_a_terminal(
+    tiny_base: Path, tmp_path: Path, capsys, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
+    data = mira(tmp_path / "talk.jsonl")
+    said = ["cast", "train", str(data), "--base", str(tiny_base), "--json", "--epochs", "1"]
+    assert main([*said, "--out", str(tmp_path / "watched")]) == 0
+    shown = capsys.readouterr()
+    assert json.loads(shown.out)["rows"] == 1
+    assert "shared" in shown.err
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: False)
+    assert main([*said, "--out", str(tmp_path / "alone")]) == 0
+    assert capsys.readouterr().err == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import shlex
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ def _cast_argument(made: argparse.ArgumentParser) -> None:
 
 def _watched(args: argparse.Namespace, work: Callable[[Display], Any]) -> Any:
     """Carry out what needs no run and calls no endpoint, under the display."""
-    with Display(quiet=args.json, calls=False) as display:
+    with Display(quiet=args.json and not sys.stderr.isatty(), calls=False) as display:
         return work(display)
 
 
