@@ -181,8 +181,13 @@ class DenseGate:
             raise UsageError(f"the gate knows no role {slot!r}; it has {', '.join(self.roles)}")
         return self.roles.index(slot)
 
-    def weights(self, rows: Sequence[Mapping[str, float]]) -> Tensor:
+    def weights(
+        self, rows: Sequence[Mapping[str, float]], *, device: torch.device | str | None = None
+    ) -> Tensor:
         """`[rows, roles]`: whose embedding each row's gate sees; {} is the base alone.
+
+        Args:
+            device: where to make them; None: where the blocks lie.
 
         Raises:
             UsageError: there is no such role.
@@ -192,7 +197,7 @@ class DenseGate:
             for role, weight in row.items():
                 if role != ALL_BLOCKS:
                     made[number, self.index(role)] = weight
-        return made.to(self.device)
+        return made.to(self.device if device is None else device)
 
     @contextlib.contextmanager
     def speaking(self, weights: Tensor | None) -> Iterator[None]:
@@ -205,6 +210,7 @@ class DenseGate:
         if weights is None:
             self._roles.embeddings = self._roles.on = None
         else:
+            weights = weights.to(self.device)
             mixed = weights if weights.dim() == 3 else weights[:, None, :]
             self._roles.embeddings = mixed @ self.embeddings
             self._roles.on = (mixed != 0).any(-1, keepdim=True)

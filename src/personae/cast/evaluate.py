@@ -173,18 +173,19 @@ def stack_speaking(
     """
 
     def speaking(batch: Sequence[int], width: int) -> AbstractContextManager[None]:
+        # On the CPU: which slots work is found out there, and a GPU need not be waited for.
+        of = partial(stack.weights, device="cpu")
         if all(rows[n].character is not None for n in batch):
-            return stack.speaking(stack.weights([cast("Weights", weights[n]) for n in batch]))
-        slots = stack.weights([{}]).shape[-1]
-        table = torch.zeros(len(batch), width, slots, device=stack.device)
+            return stack.speaking(of([cast("Weights", weights[n]) for n in batch]))
+        table = torch.zeros(len(batch), width, of([{}]).shape[-1])
         for at, n in enumerate(batch):
             row, given = rows[n], weights[n]
             if row.character is not None:
-                table[at, : len(row.ids)] = stack.weights([cast("Weights", given)])[0]
+                table[at, : len(row.ids)] = of([cast("Weights", given)])[0]
                 continue
             for speaker, own in cast("Voices", given).items():
-                whose = torch.tensor([s == speaker for s in row.speaker], device=stack.device)
-                table[at, : len(row.ids)][whose] = stack.weights([own])[0]
+                whose = torch.tensor([s == speaker for s in row.speaker])
+                table[at, : len(row.ids)][whose] = of([own])[0]
         return stack.speaking(table)
 
     return speaking
