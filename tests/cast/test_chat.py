@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from personae.cast.chat import Chat, chat, words
+from personae.cast.export import export_gguf
 from personae.cast.store import Cast
 from personae.errors import InputError, UsageError
 from tests.cast.serving import NAMES, cast_over_local, small_cast
@@ -220,5 +221,7 @@ def test_a_cast_whose_base_is_gone_says_where_it_was_and_what_to_do(
     mend = r"no longer at .*base\. Put it back there, a link will do; or write where it lies now"
     with pytest.raises(InputError, match=mend):
         talk(gone, "Ada Byron?")
+    with pytest.raises(InputError, match=mend):
+        export_gguf(gone, tmp_path / "out")
     base.symlink_to(tmp_path / "elsewhere")
     assert "Ada Byron" in talk(gone, "Ada Byron?")

@@ -370,10 +370,10 @@ def _renamed(row: CastRow, known: set[str], name: str) -> CastRow:
 
 
 def _loaded(cast: Cast, base: LoadedBase | str | None) -> LoadedBase:
-    from personae.cast.base import load_base
+    from personae.cast.base import base_of, load_base
 
     if base is None or isinstance(base, str):
-        return load_base(base or cast.manifest.base.id)
+        return load_base(base or base_of(cast))
     return base
 
 

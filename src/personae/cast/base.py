@@ -110,7 +110,7 @@ def base_of(cast: Cast) -> str:
             f"the model under this cast is no longer at {spec}",
             path=cast.path,
             mend="Put it back there, a link will do; or write where it lies now into cast.json, "
-            'under "base": "id" (its weights are checked)',
+            'under "base": "id" (its weights are checked). `cast add` and `export` take --base',
         )
     return spec
 

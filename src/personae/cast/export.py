@@ -190,10 +190,10 @@ def export_gguf(
         UsageError: the architecture is neither llama nor qwen2; else see `export_peft`.
         InputError: the base is absent, or another one.
     """
-    from personae.cast.base import base_ref, check_base
+    from personae.cast.base import base_of, base_ref, check_base
     from personae.cast.gguf_lora import heads_of, write_gguf_lora
 
-    spec = base or cast.manifest.base.id
+    spec = base or base_of(cast)
     heads = heads_of(spec)
     check_base(cast.manifest.base, base_ref(spec), path=cast.path)
     paths: dict[str, Path] = {}
