@@ -177,6 +177,7 @@ class TrainPlan:
             schedule="cosine",
             epochs=10.0,
             batch_rows=8,
+            warmup=0.0,
         )
 
 
