@@ -18,10 +18,11 @@ from personae.cast.expand import (
 )
 from personae.cast.fuse import fused_weights
 from personae.cast.plan import TrainPlan
+from personae.cast.stacked import StackedLoRA
 from personae.cast.store import Cast, attach
 from personae.errors import UsageError
 from personae.journal.flow import NoWatcher
-from personae.records.cast import CastRow, CastTurn, How, Mode
+from personae.records.cast import CastManifest, CastRow, CastTurn, How, Mode
 from tests.cast.adding import OLD, random_blocks, starters_cast
 
 NEW = "Nemo"
@@ -213,17 +214,18 @@ def test_an_expansion_that_was_broken_off_begins_anew_or_goes_on_from_its_checkp
         def step(self, stage: str) -> None:
             raise KeyboardInterrupt
 
-    def fresh():
+    def fresh() -> tuple[LoadedBase, StackedLoRA, CastManifest, str, dict[str, float]]:
         base = load_base(str(tiny_base), dtype="float32", device="cpu")
         return base, attach(base, cast), cast.manifest, NEW, {"shared": 1.0}
 
     rows, plan = encoded(fresh()[0], "full", lines()), plan_for(cast.manifest, QUICK, 3)
     whole = expand(*fresh(), rows, plan).slot
-    for more in ({}, {"checkpoint": tmp_path / "checkpoint", "resume": True}):
+    for checkpoint in (None, tmp_path / "checkpoint"):
+        resume = checkpoint is not None
         started = fresh()
         with pytest.raises(KeyboardInterrupt):
-            expand(*started, rows, plan, **more, watcher=Stops())
-        again = expand(*started, rows, plan, **more).slot
+            expand(*started, rows, plan, checkpoint=checkpoint, resume=resume, watcher=Stops())
+        again = expand(*started, rows, plan, checkpoint=checkpoint, resume=resume).slot
         assert all(again[n].tobytes() == whole[n].tobytes() for n in whole)
 
 
