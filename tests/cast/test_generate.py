@@ -300,13 +300,15 @@ def test_a_model_that_fails_fails_those_who_wait_and_serves_the_next(
 
 def test_closing_fails_what_is_under_way_and_ends_the_thread(cast: Cast, tiny_base: Path) -> None:
     generator = generator_of(cast, tiny_base)
+    before = set(threading.enumerate())
     speech = generator.submit(greedy(generator, TEXTS[0], ADA, max_tokens=1900))
+    (started,) = set(threading.enumerate()) - before
     generator.close()
+    assert not started.is_alive()
     with pytest.raises(ServerError, match="closed"):
         speech.future.result()
     with pytest.raises(ServerError, match="closed"):
         generator.submit(greedy(generator, TEXTS[0], ADA))
-    assert not [t for t in threading.enumerate() if t.name == "personae-cast-generator"]
 
 
 def test_what_two_prompts_share_is_computed_once(generator: CastGenerator) -> None:
