@@ -185,7 +185,7 @@ def train_cast(
         from personae.cast.encode import encode_all
 
         loaded = load_base(spec, dtype=plan.dtype, progress=progress)
-        plan = _at_rates(plan.for_width(_width(loaded)), rates)
+        plan = _at_rates(plan.for_width(loaded.width), rates)
         encoded, report = encode_all(found.rows, loaded.tokenizer, plan.mode, plan.max_tokens)
         encoded = {name: rows for name, rows in encoded.items() if rows}
         if lost := [name for name in names if name not in encoded]:
@@ -267,11 +267,6 @@ def read_cast_answers(run: Path) -> tuple[CastAnswer, ...]:
         CastAnswer.from_dict(line, path=file, place=f"line {number}")
         for number, line in read_jsonl(file)
     )
-
-
-def _width(base: LoadedBase) -> int:
-    width: int = base.model.get_input_embeddings().embedding_dim
-    return width
 
 
 def _listed(data: Iterable[object]) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from collections.abc import Iterator
@@ -12,23 +11,10 @@ from typing import Any
 import pytest
 import torch
 
+from tests.benchmarks.loading import load
+
 # peft's own call
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing:FutureWarning")
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-def load(name: str) -> Any:
-    """A benchmark as a module; benchmarks import each other by name."""
-    if name in sys.modules:
-        return sys.modules[name]
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
 
 
 rivals = load("cast_rivals")

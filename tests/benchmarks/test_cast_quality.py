@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import sys
 from dataclasses import replace
@@ -15,21 +14,8 @@ import pytest
 from personae.errors import InputError
 from personae.judging.statistics import cluster_bootstrap, crossed_bootstrap
 from personae.records.cast import CastRow, CastTurn
+from tests.benchmarks.loading import load
 from tests.cast.conftest import write_tiny_model
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-def load(name: str) -> Any:
-    """A benchmark as a module; benchmarks import each other by name."""
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
 
 statistics, plan, data = load("quality_statistics"), load("quality_plan"), load("quality_data")
 tables, quality = load("quality_tables"), load("cast_quality")

@@ -3,29 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import statistics
-import sys
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from personae.records import Call, Message
-
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-
-
-def load(name: str) -> Any:
-    """A benchmark as a module; benchmarks import each other by name."""
-    spec = importlib.util.spec_from_file_location(name, FOLDER / f"{name}.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
-
+from tests.benchmarks.loading import load
 
 lockstep, _, play = load("lockstep"), load("stub_server"), load("play")
 

@@ -13,6 +13,7 @@ from personae.cast.generate import CastGenerator, Prompt
 from personae.cast.store import Cast, attach, write_cast
 from personae.errors import WeightsError
 from personae.models.local import pull
+from personae.records import Character
 from personae.records.cast import Block, CastCharacter, CastTurn, Mode
 
 NAMES = ("Ada Byron", "Wu Song")
@@ -47,6 +48,26 @@ def small_cast(folder: Path, tiny_base: Path, *, mode: Mode = "full", seed: int 
         blocks=[Block(name=name) for name in ("shared", *NAMES)],
         characters=[CastCharacter(name=n, weights={"shared": 1.0, n: 1.0}) for n in NAMES],
         tensors=random_blocks(base, 3, 4, seed),
+        mode=mode,
+    )
+
+
+def cast_with_a_profile(folder: Path, tiny_base: Path, *, mode: Mode = "full") -> Cast:
+    """The small cast and Lin Chong, who has a card and no block of his own."""
+    whole = small_cast(folder / "c", tiny_base, mode=mode)
+    card = Character.model_validate(
+        {"name": "Lin Chong", "description": "He was the arms instructor of the palace guard."}
+    )
+    lin = CastCharacter(name="Lin Chong", how="profile", weights={"shared": 1.0})
+    return write_cast(
+        folder / "d",
+        base=whole.manifest.base,
+        rank=4,
+        alpha=8.0,
+        blocks=whole.manifest.blocks,
+        characters=[*whole.manifest.characters, lin],
+        tensors=whole.tensors,
+        cards={"Lin Chong": card},
         mode=mode,
     )
 

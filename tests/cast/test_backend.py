@@ -21,9 +21,8 @@ from personae.cast.backend import (
 from personae.cast.store import Cast, write_cast
 from personae.errors import BadRequestError, InputError, UsageError
 from personae.models.local import LocalModel
-from personae.records import Call, Character, Message, ReplySchema, Sampling
-from personae.records.cast import CastCharacter
-from tests.cast.serving import NAMES, cast_over_local, small_cast
+from personae.records import Call, Message, ReplySchema, Sampling
+from tests.cast.serving import NAMES, cast_over_local, cast_with_a_profile, small_cast
 
 ADA, WU = NAMES
 GREEDY = Sampling(temperature=0, max_tokens=12)
@@ -257,21 +256,7 @@ def test_a_profile_stands_before_the_system_message_of_who_has_nothing_else(
 ) -> None:
     from personae.cast.dialogue import with_system
 
-    whole = small_cast(tmp_path / "c", tiny_base)
-    card = Character.model_validate(
-        {"name": "Lin Chong", "description": "He was the arms instructor of the palace guard."}
-    )
-    more = CastCharacter(name="Lin Chong", how="profile", weights={"shared": 1.0})
-    cast = write_cast(
-        tmp_path / "d",
-        base=whole.manifest.base,
-        rank=4,
-        alpha=8.0,
-        blocks=whole.manifest.blocks,
-        characters=[*whole.manifest.characters, more],
-        tensors=whole.tensors,
-        cards={"Lin Chong": card},
-    )
+    cast = cast_with_a_profile(tmp_path, tiny_base)
     asked = call("m", "Who are you?", system="Answer in ten words.").messages
     told = with_system(cast, "Lin Chong", asked)
     assert "arms instructor" in told[0].content

@@ -15,11 +15,11 @@ from personae.cast.dialogue import Dialogue, chat_prompt
 from personae.cast.encode import encode
 from personae.cast.generate import CastGenerator, Generated, Wanted
 from personae.cast.layout import layout_of, messages_for, system_text
-from personae.cast.store import Cast, write_cast
+from personae.cast.store import Cast
 from personae.errors import BadRequestError, UsageError
-from personae.records import Character, Message
-from personae.records.cast import CastCharacter, CastRow, CastTurn, Mode
-from tests.cast.serving import NAMES, generator_of, small_cast
+from personae.records import Message
+from personae.records.cast import CastRow, CastTurn, Mode
+from tests.cast.serving import NAMES, cast_with_a_profile, generator_of, small_cast
 
 ADA, WU = NAMES
 MODES: list[Mode] = ["full", "speaker"]
@@ -201,22 +201,7 @@ def test_in_a_scene_nothing_but_the_header_depends_on_who_speaks_next(
 def test_who_lives_by_its_profile_is_told_it_whatever_else_is_told(
     tmp_path: Path, tiny_base: Path, mode: Mode
 ) -> None:
-    whole = small_cast(tmp_path / "c", tiny_base, mode=mode)
-    card = Character.model_validate(
-        {"name": "Lin Chong", "description": "He was the arms instructor of the palace guard."}
-    )
-    lin = CastCharacter(name="Lin Chong", how="profile", weights={"shared": 1.0})
-    cast = write_cast(
-        tmp_path / "d",
-        base=whole.manifest.base,
-        rank=4,
-        alpha=8.0,
-        blocks=whole.manifest.blocks,
-        characters=[*whole.manifest.characters, lin],
-        tensors=whole.tensors,
-        cards={"Lin Chong": card},
-        mode=mode,
-    )
+    cast = cast_with_a_profile(tmp_path, tiny_base, mode=mode)
     generator = generator_of(cast, tiny_base)
     for system in (None, "It is dark."):
         dialogue = Dialogue(generator, system=system)

@@ -399,9 +399,10 @@ class _Model:
         """What the cast's protocol trains by, at rates for this base."""
         from personae.cast.plan import TrainPlan
 
-        width: int = self.base.model.get_input_embeddings().embedding_dim
         plan = TrainPlan()
-        return plan.paper() if self.cast.manifest.protocol == "paper" else plan.for_width(width)
+        if self.cast.manifest.protocol == "paper":
+            return plan.paper()
+        return plan.for_width(self.base.width)
 
     def measure(self, cast: Cast) -> Measured:
         """As the old characters of that cast, through the blocks that its file holds."""

@@ -56,6 +56,12 @@ class LoadedBase:
     ref: BaseModelRef
     dtype: torch.dtype
 
+    @property
+    def width(self) -> int:
+        """The hidden size, by which learning rates are chosen (`TrainPlan.for_width`)."""
+        width: int = self.model.get_input_embeddings().embedding_dim
+        return width
+
 
 def is_local(spec: str) -> bool:
     """Whether a base is a GGUF: `local`, `local:FILE.gguf`, `local:OWNER/REPO:FILE.gguf`."""

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from personae.cast.plan import Stage
-from personae.cast.stacked import ALL_LINEAR, linear_modules, put_module
+from personae.cast.stacked import ALL_LINEAR, linear_modules, put_module, weight_table
 from personae.errors import UsageError
 
 if TYPE_CHECKING:
@@ -192,11 +192,8 @@ class DenseGate:
         Raises:
             UsageError: there is no such role.
         """
-        made = torch.zeros(len(rows), len(self.roles))
-        for number, row in enumerate(rows):
-            for role, weight in row.items():
-                if role != ALL_BLOCKS:
-                    made[number, self.index(role)] = weight
+        seen = [{role: w for role, w in row.items() if role != ALL_BLOCKS} for row in rows]
+        made = weight_table(seen, self.index, len(self.roles))
         return made.to(self.device if device is None else device)
 
     @contextlib.contextmanager

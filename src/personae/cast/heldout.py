@@ -249,9 +249,7 @@ class Blocks:
 
     def switch(self, switch: Switch, *, without: bool = False, previous: bool = False) -> list[Row]:
         """See `Way`."""
-        assert switch.line is not None
-        turns = (*(switch.since if without else switch.before), switch.line)
-        row = switch.row.model_copy(update={"turns": turns})
+        row = _row_of(switch, without)
         through = switch.previous if previous else switch.character
         return [(_last(e), w) for e, w in self._rows(row, switch.character, through)]
 
@@ -317,9 +315,7 @@ class Prompted:
 
     def switch(self, switch: Switch, *, without: bool = False, previous: bool = False) -> list[Row]:
         """See `Way`."""
-        assert switch.line is not None
-        turns = (*(switch.since if without else switch.before), switch.line)
-        row = switch.row.model_copy(update={"turns": turns})
+        row = _row_of(switch, without)
         through = switch.previous if previous else switch.character
         made = self._rows(row, switch.character, through, nameless=False, only_last=True)
         return [(_last(encoded), weights) for encoded, weights in made]
@@ -386,6 +382,13 @@ def asked_before(row: CastRow, name: str) -> str:
     """What was said before a character's first line; "" where it speaks first."""
     first = next(n for n, turn in enumerate(row.turns) if turn.speaker == name)
     return _asked(row, first)
+
+
+def _row_of(switch: Switch, without: bool) -> CastRow:
+    """The line after a switch, with all that was said before it, or without the other's part."""
+    assert switch.line is not None
+    turns = (*(switch.since if without else switch.before), switch.line)
+    return switch.row.model_copy(update={"turns": turns})
 
 
 def _last(encoded: Encoded) -> Encoded:

@@ -584,10 +584,7 @@ class StackedLoRA:
         Raises:
             UsageError: there is no such slot.
         """
-        made = torch.zeros(len(rows), len(self._slots))
-        for number, row in enumerate(rows):
-            for slot, weight in row.items():
-                made[number, self.index(slot)] = weight
+        made = weight_table(rows, self.index, len(self._slots))
         return made.to(self.device if device is None else device)
 
     def mix(self, weights: Tensor) -> Mix:
@@ -693,6 +690,17 @@ def _fitting(tensors: Mapping[str, np.ndarray], name: str, shape: Sequence[int])
     if given is None or tuple(given.shape) != tuple(shape):
         raise UsageError(f"the blocks do not fit this model at {name}")
     return given
+
+
+def weight_table(
+    rows: Sequence[Mapping[str, float]], index: Callable[[str], int], columns: int
+) -> Tensor:
+    """`[rows, columns]` of weights given by name; what is not named weighs 0."""
+    made = torch.zeros(len(rows), columns)
+    for number, row in enumerate(rows):
+        for name, weight in row.items():
+            made[number, index(name)] = weight
+    return made
 
 
 def linear_modules(model: Any, targets: str | Sequence[str]) -> dict[str, tuple[int, int]]:
