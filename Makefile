@@ -25,7 +25,7 @@ $(STAMP): pyproject.toml constraints.txt
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --only-binary :all: \
 	  -c constraints.txt hatchling editables
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check --prefer-binary \
-	  --no-build-isolation -c constraints.txt -e '.[local,train,dev]'
+	  --no-build-isolation -c constraints.txt -e '.[local,train,serve,dev]'
 	@touch $@
 
 demo: setup
@@ -40,7 +40,7 @@ lint: setup
 	$(BIN)/mypy
 
 bench: setup
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local,train,dev,bench]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[local,train,serve,dev,bench]'
 	$(BIN)/python benchmarks/run_all.py
 
 # Writes constraints.txt anew from a fresh environment with everything that CI and bench install.
@@ -48,7 +48,7 @@ bench: setup
 lock:
 	rm -rf .lock && python3 -m venv .lock
 	.lock/bin/python -m pip install --quiet --upgrade pip
-	.lock/bin/python -m pip install --quiet 'torch==2.13.0' hatchling editables '.[local,train,dev,bench]'
+	.lock/bin/python -m pip install --quiet 'torch==2.13.0' hatchling editables '.[local,train,serve,dev,bench]'
 	.lock/bin/python -m pip freeze --all --exclude personae --exclude pip --exclude setuptools \
 	  | sed "s|+cpu$$||" > constraints.txt
 	rm -rf .lock

@@ -31,6 +31,7 @@ from personae.records import (
     Usage,
 )
 from tests.records.cast_strategies import CAST
+from tests.records.interview_strategies import INTERVIEWS
 from tests.records.world_strategies import WORLD
 
 text = st.text(max_size=12)
@@ -274,5 +275,6 @@ ALL: dict[type[BaseModel], st.SearchStrategy[Any]] = {
     TokenLogprob: token,
     Usage: usage,
     **CAST,
+    **INTERVIEWS,
     **WORLD,
 }

@@ -44,6 +44,14 @@ from personae.records.character import (
     PersonaeExtension,
     Secret,
 )
+from personae.records.interview import (
+    Exchange,
+    Interview,
+    InterviewProfile,
+    InterviewRow,
+    InterviewScript,
+    ScriptTurn,
+)
 from personae.records.manifest import Manifest
 from personae.records.price import Price, Prices
 from personae.records.results import (
@@ -70,9 +78,11 @@ __all__ = [
     "Agreement", "Asset", "Audit", "AuditGroup", "Backend", "BaseModelRef", "Beliefs", "Benchmark",
     "Block", "Call", "Capabilities", "CastAnswer", "CastCharacter", "CastManifest", "CastRow",
     "CastTurn", "Character", "CharacterState", "DataSource", "DialogueTurn", "Environment",
-    "Estimate", "Event", "Failure", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised",
+    "Estimate", "Event", "Exchange", "Failure", "Interview", "InterviewProfile", "InterviewRow",
+    "InterviewScript", "Language", "LoreEntry", "Lorebook", "Manifest", "Memorised",
     "Message", "Model", "ModelScores", "PairedDifference", "Persona", "PersonaeExtension", "Play",
     "Price", "Prices", "Question", "RatingRow", "Record", "Reply", "ReplySchema", "ResultRow",
-    "Routed", "Rubric", "Sampling", "Scene", "SceneCharacter", "ScriptLine", "Secret", "Shortfall",
+    "Routed", "Rubric", "Sampling", "Scene", "SceneCharacter", "ScriptLine", "ScriptTurn", "Secret",
+    "Shortfall",
     "Task", "TokenLogprob", "Usage", "WorldState", "canonical_json", "content_hash", "prompt_text",
 ]  # fmt: skip
