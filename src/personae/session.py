@@ -215,14 +215,15 @@ def new_manifest(
     models: Mapping[str, Sequence[str]],
     language: Language = "en",
     *,
-    room: str = "interview",
+    room: str | Sequence[str] = "interview",
     **fields: Any,
 ) -> Manifest:
     """A manifest with the time, the versions and the hashes of prompts and scripts filled in.
 
     Args:
-        room: whose prompts the run uses (`personae.prompts.names`).
+        room: whose prompts the run uses (`personae.prompts.names`), or several rooms.
     """
+    rooms = (room,) if isinstance(room, str) else room
     return Manifest(
         kind=kind,
         models={role: tuple(ids) for role, ids in models.items()},
@@ -233,7 +234,7 @@ def new_manifest(
             "python": platform.python_version(),
             **fingerprints(models),
         },
-        prompts=prompt_hashes(language, room),
+        prompts={k: v for one in rooms for k, v in prompt_hashes(language, one).items()},
         **fields,
     )
 
