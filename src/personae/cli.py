@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from personae import __version__
-from personae.commands import cast, character, play, rate, scene
+from personae.commands import cast, character, interview, play, rate, scene
 from personae.commands.base import (
     Handler,
     Resume,
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_agree(commands)
     _add_audit(commands)
-    for room in (character, scene, play, rate, cast):
+    for room in (interview, character, scene, play, rate, cast):
         room.add(commands)
     return parser
 
@@ -606,6 +606,7 @@ _RESUMES: dict[str, Resume] = {
     "bench exemplify": _resume_exemplify,
     "audit": _resume_audit,
     "demo": _resume_demo,
+    **interview.RESUMES,
     **scene.RESUMES,
     **play.RESUMES,
     **rate.RESUMES,
