@@ -17,29 +17,22 @@ import random
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from statistics import fmean, variance
 
 from personae.journal.flow import Watcher, each
 from personae.judging.answers import LeftOut
 from personae.judging.audit import (
-    AUC_LOW,
-    LEAST_PAIRS,
-    ORDER_SHIFT,
     OWN,
     REPEAT,
-    ROUNDING,
-    THRESHOLDS,
-    Pairs,
     Words,
     chance_of,
     lot,
     shipped_texts,
 )
+from personae.judging.metric_audit import Design, Found, audit_of
 from personae.judging.metrics import METRICS
 from personae.judging.refusal import is_refusal
-from personae.judging.statistics import Interval
 from personae.judging.trajectories import RATING_SAMPLING, Case, Line, rate_case
-from personae.records import Audit, AuditGroup, Failure, Language, Model, Record, Sampling
+from personae.records import Audit, Failure, Language, Model, Record, Sampling
 from personae.records.trajectory import Protocol
 from personae.records.turns import in_turns
 
@@ -104,15 +97,10 @@ class TrajectoryAuditRow(Record):
     variant: int | None = None
     same_scene: bool | None = None
 
-
-@dataclass(frozen=True)
-class _Value:
-    """A row on some metrics: what `Pairs` compares. Trajectories of one scene are alike."""
-
-    unit_id: str
-    persona: str
-    value: float | None
-    row: TrajectoryAuditRow
+    @property
+    def cluster(self) -> str:
+        """Trajectories of one scene are alike."""
+        return self.scene_id
 
 
 # Which trajectories, and what stands beside them ------------------------------------------------
@@ -352,149 +340,31 @@ def judge_audit(
         groups: what was tried; a group that decides and was not tried cannot be passed.
         seed: of the bootstrap.
     """
-    mine = [row for row in rows if row.judge == judge]
-    by_group: dict[str, list[TrajectoryAuditRow]] = defaultdict(list)
-    for row in mine:
-        by_group[row.group].append(row)
-    words = Words(language)
-    found: list[AuditGroup] = []
-    reasons: list[str] = []
-    shifts: dict[str, float | None] = {}
-    for name in (*WORSE, *ORDERS):
-        pairs = _pairs(by_group[OWN], by_group[name])
-        base = by_group["refusal"] if name == "order_on_refusal" else by_group[OWN]
-        moved = _pairs(base, by_group[name])
-        shifts[name] = moved.shift
-        interval = pairs.auc(seed)
-        reason = _reason(words, name, pairs, interval, moved, tried=name in groups)
-        found.append(
-            AuditGroup(
-                name=name,
-                auc=interval.value,
-                low=interval.low,
-                high=interval.high,
-                n=len(pairs),
-                missing=1 - len(pairs) / pairs.asked if pairs.asked else 0.0,
-                passed=reason is None,
-                mean_own=fmean(pairs.base) if pairs.base else None,
-                mean_group=fmean(pairs.values) if pairs.values else None,
-                note=_note(words, name, pairs, moved, len(by_group[OWN]), tried=name in groups),
-            )
-        )
-        if reason is not None:
-            reasons.append(reason)
-    lacking = sum(bool(row.failures) for row in mine)
-    if reasons and lacking:
-        reasons.append(words("trajectory_reason.missing", missing=lacking, asked=len(mine)))
-    given = [score for row in mine for score in row.scores.values()]
-    return Audit(
-        judge=judge,
-        rubric_hash=rubric_hash,
+    return audit_of(
+        DESIGN,
+        judge,
+        rows,
         language=language,
-        verdict="failed" if reasons else "passed",
-        reasons=tuple(reasons),
-        groups=tuple(found),
-        order_shift=shifts["order"],
-        length_slope=None,
-        repeat_variance=_repeat_variance(by_group[OWN], by_group[REPEAT]),
-        swap_shift=None,
-        missing=sum(score is None for score in given) / len(given) if given else 0.0,
-        thresholds=THRESHOLDS,
+        rubric_hash=rubric_hash,
         answers_hash=answers_hash,
+        groups=groups,
+        seed=seed,
     )
 
 
-def _values(rows: Sequence[TrajectoryAuditRow], metrics: Sequence[str]) -> dict[str, _Value]:
-    """Each row's mean over the metrics; None where one of them is missing."""
-    found: dict[str, _Value] = {}
-    for row in rows:
-        scores = [row.scores.get(metric) for metric in metrics]
-        given = [score for score in scores if score is not None]
-        value = fmean(given) if len(given) == len(scores) else None
-        found[row.unit_id] = _Value(row.unit_id, row.scene_id, value, row)
-    return found
+def _notes(words: Words, name: str, pairs: Found[TrajectoryAuditRow]) -> list[str]:
+    if name != "other_character":
+        return []
+    if not pairs.asked:
+        return [words("trajectory_note.other_none")]
+    same = sum(value.row.same_scene is True for value in pairs.rows)
+    return [words("trajectory_note.other_character", scene=len(pairs) - same, same=same)]
 
 
-def _pairs(
-    base: Sequence[TrajectoryAuditRow], group: Sequence[TrajectoryAuditRow]
-) -> Pairs[_Value]:
-    """Both sides on the metrics that the group was scored on."""
-    metrics = tuple(group[0].scores) if group else METRICS
-    return Pairs(_values(base, metrics), list(_values(group, metrics).values()))
-
-
-def _reason(
-    words: Words,
-    name: str,
-    pairs: Pairs[_Value],
-    interval: Interval,
-    moved: Pairs[_Value],
-    *,
-    tried: bool,
-) -> str | None:
-    """Why a group was not passed; None if it was."""
-    group = words(f"trajectory_group.{name}")
-    if not tried:
-        return words("trajectory_reason.skipped", group=group)
-    enough = moved if name in ORDERS else pairs
-    if len(enough) < LEAST_PAIRS or (name in WORSE and interval.low is None):
-        return words(
-            "trajectory_reason.few",
-            group=group,
-            n=len(enough),
-            asked=enough.asked,
-            least=LEAST_PAIRS,
-        )
-    if name in ORDERS:
-        assert moved.shift is not None
-        if moved.shift >= ORDER_SHIFT - ROUNDING:
-            return words(f"trajectory_reason.{name}", shift=moved.shift, most=ORDER_SHIFT)
-        return None
-    assert interval.low is not None
-    if interval.low < AUC_LOW - ROUNDING:
-        return words(
-            "trajectory_reason.auc",
-            group=group,
-            metrics=_metrics(name),
-            auc=interval.value,
-            low=interval.low,
-            high=interval.high,
-            least=AUC_LOW,
-        )
-    return None
-
-
-def _note(
-    words: Words, name: str, pairs: Pairs[_Value], moved: Pairs[_Value], own: int, *, tried: bool
-) -> str:
-    if not tried:
-        return words("trajectory_note.not_tested")
-    notes = [words("trajectory_note.metrics", metrics=_metrics(name))]
-    if name == "other_character":
-        if not pairs.asked:
-            return words("trajectory_note.other_none")
-        same = sum(value.row.same_scene is True for value in pairs.rows)
-        notes.append(words("trajectory_note.other_character", scene=len(pairs) - same, same=same))
-    if name in ORDERS and moved.shift is not None:
-        notes.append(words("trajectory_note.order", shift=moved.shift))
-    if pairs.asked < own:
-        notes.append(words("trajectory_note.partly", n=pairs.asked, all=own))
-    return "; ".join(notes)
-
-
-def _metrics(name: str) -> str:
-    return ", ".join(GROUP_METRICS[name])
-
-
-def _repeat_variance(
-    own: Sequence[TrajectoryAuditRow], repeats: Sequence[TrajectoryAuditRow]
-) -> float | None:
-    """Mean over trajectories and metrics of the variance (n - 1) of what the same call gave."""
-    scores: dict[tuple[str, str], list[int]] = defaultdict(list)
-    repeated = {row.unit_id for row in repeats}
-    for row in (*own, *repeats):
-        for metric, score in row.scores.items():
-            if row.unit_id in repeated and score is not None:
-                scores[row.unit_id, metric].append(score)
-    spreads = [variance(given) for given in scores.values() if len(given) > 1]
-    return fmean(spreads) if spreads else None
+DESIGN: Design[TrajectoryAuditRow] = Design(
+    groups=(*WORSE, *ORDERS),
+    orders={"order": OWN, "order_on_refusal": "refusal"},
+    metrics=GROUP_METRICS,
+    words="trajectory",
+    notes=_notes,
+)
