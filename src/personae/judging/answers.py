@@ -5,16 +5,19 @@ as a JSON list of `{question, reply: {role, action, content}}`, multi-turn ones 
 `{character, content: [{turn_role, turn_content: [{role, action, content}]}]}`. Many published
 replies hold the whole prompt, the interviewer's next line, or nothing; those, and refusals, are no
 answers of a character. They are left out and said to be.
+
+`answer_entries` reads these files for whoever needs more than an audit does (`interview.neeko`).
 """
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from personae.errors import InputError
 from personae.judging.refusal import is_refusal
@@ -29,12 +32,25 @@ from personae.records import (
 )
 from personae.records.files import read_json, read_jsonl, read_text
 
-Cause = Literal["empty", "failed", "refusal", "contaminated", "later_turn", "not_spoken"]
+Cause = Literal[
+    "empty",
+    "failed",
+    "refusal",
+    "contaminated",
+    "later_turn",
+    "not_spoken",
+    "too_long",
+    "one_role",
+    "not_asked",
+]
+"""`too_long`, `one_role` and `not_asked` are those of imported interviews (`interview.neeko`)."""
 
 PROFILES = Path("../../../profiles")
 """Where profiles lie beside an answer file: `profiles/wiki_NAME.txt`."""
 
 MOST_PROFILE_BYTES = 4 * 2**20
+MOST_ANSWER_BYTES = 64 * 2**20
+"""Of a JSON answer file, which is held whole; the published ones have 70 kB at most."""
 PROFILE_CHARS = 1200
 """Paragraphs of a profile are taken until they hold this many characters, at least one."""
 
@@ -196,20 +212,15 @@ def read_answer_file(path: Path) -> Answers:
     """
     found = Answers()
     characters: dict[str, Persona] = {}
-    for one in _exchanges(path):
+    for entry in answer_entries(path):
+        one = entry.first
         persona = characters.get(one.name)
         if persona is None:
             persona = characters[one.name] = _character(path, one.name, found)
-        found.left_out += [LeftOut(str(path), one.place, "later_turn")] * one.later
-        spoken = [s for s in one.said if "thinking" not in s["action"]]
-        answer = "\n".join(s["content"] for s in spoken if s["content"])
-        cause = unfit(answer, persona, one.asked)
-        if one.said and not spoken:
-            cause = "not_spoken"
-        if one.others_speak or SPEAKER_MARK.search(answer):
-            cause = "contaminated"
+        found.left_out += [LeftOut(str(path), entry.place, "later_turn")] * entry.later
+        cause = one.cause(persona)
         if cause is not None:
-            found.left_out.append(LeftOut(str(path), one.place, cause))
+            found.left_out.append(LeftOut(str(path), entry.place, cause))
             continue
         question = Question(
             id=f"{persona.id}/{content_hash(one.asked)[:8]}",
@@ -217,34 +228,127 @@ def read_answer_file(path: Path) -> Answers:
             task=Task.PERSONA_CONSISTENCY,
             text=one.asked,
         )
-        system = f"{path.parent.parent.name}/{path.parent.name}"
+        system = system_of(path)
         unit = f"{question.id}@{system}"
         found.answers.append(
-            AnsweredQuestion(persona, question, answer, system, f"{path}, {one.place}", unit)
+            AnsweredQuestion(persona, question, one.answer, system, f"{path}, {entry.place}", unit)
         )
     return found
 
 
-_Said = list[dict[str, str]]
+def system_of(path: Path) -> str:
+    """Who answered, after the folders of an answer file: their field `model` is not to be trusted.
+
+    In `gen_results/interview_single/Neeko-7B/Caesar_single.json` it is `interview_single/Neeko-7B`.
+    """
+    folder = Path(os.path.abspath(path)).parent  # noqa: PTH100  (links keep their names)
+    return f"{folder.parent.name}/{folder.name}"
 
 
-class _Exchange(NamedTuple):
-    """A question and what was said in reply; `later` counts the character's turns after it."""
+@dataclass(frozen=True)
+class AnswerPart:
+    """A part of a reply, spaces around it cut; `action` is "(speaking)" or "(thinking)"."""
 
-    place: str
+    role: str
+    action: str
+    content: str
+
+
+@dataclass(frozen=True)
+class AnswerTurn:
+    """A question and what was said in reply.
+
+    Attributes:
+        name: who answers, as the reply says.
+        said: the parts of the reply; none, where nothing came back.
+        others_speak: the reply runs on into lines of others.
+    """
+
     name: str
     asked: str
-    said: _Said
+    said: tuple[AnswerPart, ...]
     others_speak: bool
-    later: int
+
+    @property
+    def spoken(self) -> tuple[AnswerPart, ...]:
+        """What is said and not only thought."""
+        return tuple(part for part in self.said if "thinking" not in part.action)
+
+    @property
+    def answer(self) -> str:
+        """What is said, a part a line."""
+        return "\n".join(part.content for part in self.spoken if part.content)
+
+    def cause(self, persona: Persona) -> Cause | None:
+        """Why it cannot stand for its character, or None."""
+        if self.others_speak or SPEAKER_MARK.search(self.answer):
+            return "contaminated"
+        if self.said and not self.spoken:
+            return "not_spoken"
+        return unfit(self.answer, persona, self.asked)
 
 
-def _exchanges(path: Path) -> Iterator[_Exchange]:
+@dataclass(frozen=True)
+class AnswerEntry:
+    """An entry of an answer file: a question with its reply, or a dialogue.
+
+    Attributes:
+        place: where in the file.
+        raw: as it was found.
+        character: whom the dialogue names; a single reply names nobody beside its `role`.
+        first: the first exchange.
+        later: how many turns of the character follow it.
+        is_dialogue: it has the shape of one, be it of one exchange.
+    """
+
+    path: Path
+    place: str
+    raw: Mapping[str, Any]
+    character: str
+    first: AnswerTurn
+    later: int = 0
+    is_dialogue: bool = False
+
+    def turns(self) -> tuple[AnswerTurn, ...]:
+        """All exchanges; a last question without a reply has `said` empty.
+
+        Raises:
+            InputError: interviewer and character do not take turns, or a turn is malformed.
+        """
+        if not self.is_dialogue:
+            return (self.first,)
+        turns = self.raw["content"]
+        found = [self.first]
+        for start in range(2, len(turns), 2):
+            place = f"{self.place}, turn {start + 1}"
+            pair = turns[start : start + 2]
+            if [t.get("turn_role") for t in pair] != ["interviewer", "character"][: len(pair)]:
+                raise _foreign(self.path, place, "interviewer and character do not take turns")
+            reply = pair[1].get("turn_content") if len(pair) == 2 else []
+            asked = pair[0].get("turn_content")
+            found.append(_turn(self.path, place, asked, reply, self.character))
+        return tuple(found)
+
+
+def answer_entries(path: Path) -> Iterator[AnswerEntry]:
+    """The entries of an answer file, one by one.
+
+    Raises:
+        InputError: it is none; names the entry.
+    """
     if path.suffix.lower() in (".jsonl", ".ndjson"):
         for number, line in read_jsonl(path):
-            yield _dialogue(path, f"line {number}", line)
+            yield dialogue_entry(path, f"line {number}", line)
         return
-    value = read_json(path)
+    yield from single_entries(path, read_json(path, limit=MOST_ANSWER_BYTES))
+
+
+def single_entries(path: Path, value: Any) -> Iterator[AnswerEntry]:
+    """The entries of a single-turn answer file.
+
+    Raises:
+        InputError: it is none; names the entry.
+    """
     if not isinstance(value, list):
         raise _foreign(path, "the whole", "a JSON list was expected")
     for number, entry in enumerate(value, 1):
@@ -255,43 +359,61 @@ def _exchanges(path: Path) -> Iterator[_Exchange]:
         if not asked:
             raise _foreign(path, place, "the question is empty")
         said = _said(path, place, entry.get("reply"))
-        roles = [s["role"] for s in said if s["role"]]
+        roles = [s.role for s in said if s.role]
         name = roles[0] if roles else path.stem.partition("_")[0]
         if not name.strip():
             raise _foreign(path, place, "no character is named")
-        yield _Exchange(place, name, asked, said, len(set(roles)) > 1, 0)
+        first = AnswerTurn(name, asked, said, len(set(roles)) > 1)
+        yield AnswerEntry(path, place, entry, "", first)
 
 
-def _dialogue(path: Path, place: str, line: Mapping[str, Any]) -> _Exchange:
+def dialogue_entry(path: Path, place: str, line: Mapping[str, Any]) -> AnswerEntry:
+    """A line of a multi-turn answer file.
+
+    Raises:
+        InputError: it is no dialogue that begins with the interviewer and a character.
+    """
     turns = line.get("content")
     if not isinstance(turns, list) or not all(isinstance(t, Mapping) for t in turns):
         raise _foreign(path, place, "no list of turns under `content`")
     order = [t.get("turn_role") for t in turns]
     if order[:2] != ["interviewer", "character"]:
         raise _foreign(path, place, "the dialogue does not begin with interviewer and character")
-    question = _said(path, place, turns[0].get("turn_content"))
-    asked = "\n".join(s["content"] for s in question if s["content"])
-    if not asked:
+    named = line.get("character")
+    character = named.strip() if isinstance(named, str) else ""
+    asked, said = turns[0].get("turn_content"), turns[1].get("turn_content")
+    first = _turn(path, place, asked, said, character)
+    later = order[2:].count("character")
+    return AnswerEntry(path, place, line, character, first, later, is_dialogue=True)
+
+
+def _turn(path: Path, place: str, asked: Any, reply: Any, character: str) -> AnswerTurn:
+    question = _said(path, place, asked)
+    words = "\n".join(s.content for s in question if s.content)
+    if not words:
         raise _foreign(path, place, "the question is empty")
-    said = _said(path, place, turns[1].get("turn_content"))
-    interviewers = {s["role"] for s in question}
-    roles = [s["role"] for s in said if s["role"] not in interviewers]
-    name = roles[0] if roles else str(line.get("character") or "").strip()
+    said = _said(path, place, reply)
+    interviewers = {s.role for s in question}
+    roles = [s.role for s in said if s.role not in interviewers]
+    name = roles[0] if roles else character
     if not name:
         raise _foreign(path, place, "no character is named")
     others = len(roles) < len(said) or len(set(roles)) > 1
-    return _Exchange(place, name, asked, said, others, order[2:].count("character"))
+    return AnswerTurn(name, words, said, others)
 
 
-def _said(path: Path, place: str, value: Any) -> _Said:
+def _said(path: Path, place: str, value: Any) -> tuple[AnswerPart, ...]:
     """One reply or a list of them (`{role, action, content}`); content null is empty."""
     parts = value if isinstance(value, list) else [value]
-    said: _Said = []
+    said = []
     for part in parts:
         if not isinstance(part, Mapping) or not isinstance(part.get("content"), str | None):
             raise _foreign(path, place, "no reply with a text under `content`")
-        said.append({k: str(part.get(k) or "").strip() for k in ("role", "action", "content")})
-    return said
+        role, action, content = (
+            str(part.get(k) or "").strip() for k in ("role", "action", "content")
+        )
+        said.append(AnswerPart(role, action, content))
+    return tuple(said)
 
 
 def _foreign(path: Path, place: str, what: str) -> InputError:
@@ -299,7 +421,7 @@ def _foreign(path: Path, place: str, what: str) -> InputError:
         f"not an answer file ({what})",
         path=path,
         place=place,
-        mend="--answers takes a run, its results.jsonl, or answer files of Neeko's gen_results",
+        mend="Answer files are those of Neeko's gen_results (docs/interview-data.md)",
     )
 
 
@@ -316,12 +438,13 @@ def _character(path: Path, name: str, found: Answers) -> Persona:
         description = _head(read_text(profiles[known], limit=MOST_PROFILE_BYTES))
         if description:
             source = str(profiles[known].resolve())
-            return Persona(id=_slug(known), description=description, source=source)
+            return Persona(id=slug(known), description=description, source=source)
     found.unknown.append((name, str(path)))
-    return Persona(id=_slug(name), description=name, source=str(path))
+    return Persona(id=slug(name), description=name, source=str(path))
 
 
-def _slug(name: str) -> str:
+def slug(name: str) -> str:
+    """A name as part of an id."""
     return re.sub(r"\W+", "-", name.lower()).strip("-") or content_hash(name)[:8]
 
 
