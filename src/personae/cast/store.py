@@ -149,11 +149,14 @@ def attach(base: LoadedBase, cast: Cast) -> StackedLoRA:
 # Reading ---------------------------------------------------------------------------------------
 
 
-def read_cast(path: Path | str) -> Cast:
+def read_cast(path: Path | str, *, blocks: bool = True) -> Cast:
     """The cast of a directory.
 
     Nothing in it is trusted: sizes are capped, cards lie inside of it, and blocks are finite
     float32 of the shapes that the manifest gives, with its hash.
+
+    Args:
+        blocks: False leaves them on disk, unchecked, for who runs them elsewhere: `tensors` is {}.
 
     Raises:
         InputError: a file is absent, damaged, foreign or does not fit the others; names it and
@@ -164,7 +167,7 @@ def read_cast(path: Path | str) -> Cast:
     for attempt in (1, 2):
         state = _state(path)
         try:
-            return _read(path, _source(path))
+            return _read(path, _source(path), blocks)
         except InputError:
             # A writer may have been at work: what was read belonged to two casts.
             if attempt == 2 or _state(path) == state:
@@ -216,12 +219,12 @@ def _source(path: Path) -> Path:
     return committed if there else path
 
 
-def _read(path: Path, source: Path) -> Cast:
+def _read(path: Path, source: Path, blocks: bool) -> Cast:
     file = source / MANIFEST
     if not file.is_file():
         raise no_cast(path)
     manifest = CastManifest.from_dict(read_json(file, limit=MAX_MANIFEST), path=file)
-    tensors = _read_blocks(source / BLOCKS, manifest)
+    tensors = _read_blocks(source / BLOCKS, manifest) if blocks else {}
     cards = {
         character.name: _read_card(source, character)
         for character in manifest.characters

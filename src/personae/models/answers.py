@@ -51,14 +51,14 @@ def read_answer(
         # A refusal is an answer: it is judged, not hidden.
         text = refusal
         notes.append("refusal field")
-    logprobs = _token_logprobs(choice.get("logprobs")) if call.sampling.logprobs else None
+    logprobs = token_logprobs(choice.get("logprobs")) if call.sampling.logprobs else None
     if call.sampling.logprobs and logprobs is None and "logprobs dropped" not in notes:
         notes.append("logprobs not returned")
-    text, repaired = _valid_unicode(text)
+    text, repaired = valid_unicode(text)
     if repaired:
         notes.append("broken characters replaced")
     common = {
-        "reasoning": _valid_unicode(reasoning)[0] if reasoning else None,
+        "reasoning": valid_unicode(reasoning)[0] if reasoning else None,
         "usage": usage,
         "finish": finish if isinstance(finish, str) else None,
         "served_model": served,
@@ -123,7 +123,7 @@ def _join_parts(parts: list[Any]) -> tuple[str, list[str]]:
     return "".join(text), thinking
 
 
-def _valid_unicode(text: str) -> tuple[str, bool]:
+def valid_unicode(text: str) -> tuple[str, bool]:
     """The text as UTF-8 can carry it; JSON may smuggle in halves of surrogate pairs."""
     try:
         text.encode()
@@ -158,17 +158,17 @@ def _count(counts: dict[str, Any], *names: str) -> int | None:
     return None
 
 
-def _token_logprobs(logprobs: Any) -> tuple[TokenLogprob, ...] | None:
+def token_logprobs(logprobs: Any) -> tuple[TokenLogprob, ...] | None:
     """Log-probabilities in the chat shape (`content`) or the older one (`tokens`)."""
     if not isinstance(logprobs, dict):
         return None
     if isinstance(content := logprobs.get("content"), list):
         return tuple(
             TokenLogprob(
-                token=_valid_unicode(t["token"])[0],
+                token=valid_unicode(t["token"])[0],
                 logprob=t["logprob"],
                 top=tuple(
-                    (_valid_unicode(a["token"])[0], a["logprob"])
+                    (valid_unicode(a["token"])[0], a["logprob"])
                     for a in t.get("top_logprobs") or ()
                 ),
             )
@@ -241,10 +241,10 @@ def _prompt_tokens(
         )
         tokens.append(
             TokenLogprob(
-                token=_valid_unicode(entry[own].get("decoded_token") or "")[0],
+                token=valid_unicode(entry[own].get("decoded_token") or "")[0],
                 logprob=entry[own]["logprob"],
                 top=tuple(
-                    (_valid_unicode(e.get("decoded_token") or "")[0], e["logprob"])
+                    (valid_unicode(e.get("decoded_token") or "")[0], e["logprob"])
                     for e in likeliest[:alternatives]
                 ),
             )

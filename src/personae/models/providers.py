@@ -230,7 +230,7 @@ def resolve(model_id: str, settings: Settings | None = None) -> Address:
     settings = settings or Settings.load()
     if model_id.startswith(("http://", "https://")):
         url, _, model = model_id.partition("#")
-        base_url = _base_url(url, what=f"the model id {model_id!r}")
+        base_url = base_url_of(url, what=f"the model id {model_id!r}")
         if not model.strip():
             raise UsageError(
                 f"{model_id!r} names no model: write the model's name after a #, "
@@ -249,7 +249,7 @@ def resolve(model_id: str, settings: Settings | None = None) -> Address:
     moved = settings.get(provider.base_url_variable)
     base_url = provider.base_url
     if moved is not None:
-        base_url = _base_url(moved.value, what=moved.name)
+        base_url = base_url_of(moved.value, what=moved.name)
     at_home = base_url == provider.base_url
     key = settings.key(provider.keys, address=None if at_home else moved)
     if key is None and provider.needs_key and (at_home or _has_key_elsewhere(settings, provider)):
@@ -315,7 +315,16 @@ def _dialect(provider: Provider, model: str, *, at_home: bool) -> Dialect:
     return provider.dialect
 
 
-def _base_url(url: str, *, what: str) -> str:
+def base_url_of(url: str, *, what: str) -> str:
+    """An endpoint's address without a slash at its end; where it gives no path, with `/v1`.
+
+    Args:
+        what: whose address it is, for the text.
+
+    Raises:
+        UsageError: it is no http(s) URL, or holds a password or a query.
+
+    """
     if "@" in url.partition("://")[2].partition("/")[0]:
         raise UsageError(
             "the address of a model holds a user name or password, and addresses are recorded: "

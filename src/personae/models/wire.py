@@ -12,10 +12,11 @@ is never dropped, and nothing else is sent twice from here: retries are the clie
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import errno
 import io
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 from urllib.parse import urlsplit
@@ -61,7 +62,7 @@ _MAX_SENDS = 8
 _MAX_BYTES_AT_ONCE = 512 * 1024
 # uvicorn, under vLLM and most local servers, drops an idle connection after 5 s; one that is reused
 # at that very moment is a failed call.
-_IDLE_SECONDS = {"http": 4.0, "https": 30.0}
+IDLE_SECONDS = {"http": 4.0, "https": 30.0}
 _NOBODY_THERE = {errno.ECONNREFUSED, errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN}
 
 
@@ -93,7 +94,7 @@ class OpenAICompatible:
         self._timeout = aiohttp.ClientTimeout(total=timeout, sock_connect=connect_timeout)
         self._max_body = max_body
         self._chat_url = URL(f"{address.base_url}{self.path}")
-        self._proxy = _proxy(address.base_url)
+        self._proxy = proxy_of(address.base_url)
         self._session: aiohttp.ClientSession | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
 
@@ -184,7 +185,7 @@ class OpenAICompatible:
         self._session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 limit=0,
-                keepalive_timeout=_IDLE_SECONDS[self._chat_url.scheme],
+                keepalive_timeout=IDLE_SECONDS[self._chat_url.scheme],
                 ttl_dns_cache=300,
             ),
             headers=headers,
@@ -199,8 +200,7 @@ class OpenAICompatible:
         """Send one body; the decoded answer and the seconds it took."""
         session = self._open()
         start = time.perf_counter()
-        kind: type[TransportError]
-        try:
+        with broken_off(self.endpoint, self._timeout, self._scrub):
             async with session.post(
                 self._chat_url,
                 data=data if len(data) <= _MAX_BYTES_AT_ONCE else io.BytesIO(data),
@@ -209,34 +209,6 @@ class OpenAICompatible:
             ) as response:
                 status, headers = response.status, response.headers
                 raw = await self._read_capped(response)
-        except aiohttp.ConnectionTimeoutError:
-            raise TimeoutExceededError(
-                f"no connection to {self.endpoint} within {self._timeout.sock_connect:g} s"
-            ) from None
-        except TimeoutError:
-            raise TimeoutExceededError(
-                f"no answer from {self.endpoint} within {self._timeout.total:g} s"
-            ) from None
-        except aiohttp.ClientConnectorCertificateError as error:
-            raise self._error(
-                RefusedConnectionError, f"the certificate of {self.endpoint} is not valid", error
-            ) from None
-        except aiohttp.ClientConnectorError as error:
-            if isinstance(error, aiohttp.ClientConnectorDNSError):
-                kind, what = RefusedConnectionError, f"the name in {self.endpoint} is unknown"
-            elif error.os_error.errno in _NOBODY_THERE:
-                kind, what = RefusedConnectionError, f"nothing answers at {self.endpoint}"
-            else:  # a reset, no file handles left: it may pass
-                kind, what = ServerError, f"no connection to {self.endpoint}"
-            raise self._error(kind, what, error.os_error) from None
-        except (aiohttp.InvalidURL, aiohttp.ClientProxyConnectionError) as error:
-            raise self._error(
-                RefusedConnectionError, f"{self.endpoint} cannot be reached", error
-            ) from None
-        except (aiohttp.ClientError, OSError) as error:
-            raise self._error(
-                ServerError, f"the connection to {self.endpoint} broke", error
-            ) from None
         seconds = time.perf_counter() - start
         if self._address.key is not None:
             raw = self._address.key.scrub_body(raw)
@@ -270,10 +242,6 @@ class OpenAICompatible:
     def _scrub(self, text: str) -> str:
         key = self._address.key
         return key.scrub(text) if key is not None else scrub_shapes(text)
-
-    def _error(self, kind: type[TransportError], what: str, error: BaseException) -> TransportError:
-        said = self._scrub(" ".join(str(error).split()))[:MAX_DETAIL]
-        return kind(f"{what} ({said or type(error).__name__})")
 
     def _error_of(
         self, status: int, headers: Mapping[str, str], answer: Any, raw: bytes
@@ -315,7 +283,56 @@ class OpenAICompatible:
         return reply
 
 
-def _proxy(base_url: str) -> str | None:
+@contextlib.contextmanager
+def broken_off(
+    endpoint: str, timeout: aiohttp.ClientTimeout, scrub: Callable[[str], str]
+) -> Iterator[None]:
+    """Around an exchange: what goes wrong on the way becomes one of `personae.errors`.
+
+    Args:
+        endpoint: for the text.
+        timeout: what the exchange runs under; for the text.
+        scrub: takes secrets out of a text.
+
+    Raises:
+        TimeoutExceededError, RefusedConnectionError, ServerError: see their classes.
+
+    """
+
+    def error_for(kind: type[TransportError], what: str, error: BaseException) -> TransportError:
+        said = scrub(" ".join(str(error).split()))[:MAX_DETAIL]
+        return kind(f"{what} ({said or type(error).__name__})")
+
+    kind: type[TransportError]
+    try:
+        yield
+    except aiohttp.ConnectionTimeoutError:
+        raise TimeoutExceededError(
+            f"no connection to {endpoint} within {timeout.sock_connect:g} s"
+        ) from None
+    except TimeoutError:
+        raise TimeoutExceededError(
+            f"no answer from {endpoint} within {timeout.total or timeout.sock_read or 0:g} s"
+        ) from None
+    except aiohttp.ClientConnectorCertificateError as error:
+        raise error_for(
+            RefusedConnectionError, f"the certificate of {endpoint} is not valid", error
+        ) from None
+    except aiohttp.ClientConnectorError as error:
+        if isinstance(error, aiohttp.ClientConnectorDNSError):
+            kind, what = RefusedConnectionError, f"the name in {endpoint} is unknown"
+        elif error.os_error.errno in _NOBODY_THERE:
+            kind, what = RefusedConnectionError, f"nothing answers at {endpoint}"
+        else:  # a reset, no file handles left: it may pass
+            kind, what = ServerError, f"no connection to {endpoint}"
+        raise error_for(kind, what, error.os_error) from None
+    except (aiohttp.InvalidURL, aiohttp.ClientProxyConnectionError) as error:
+        raise error_for(RefusedConnectionError, f"{endpoint} cannot be reached", error) from None
+    except (aiohttp.ClientError, OSError) as error:
+        raise error_for(ServerError, f"the connection to {endpoint} broke", error) from None
+
+
+def proxy_of(base_url: str) -> str | None:
     """The proxy that the environment names for this address (HTTPS_PROXY, NO_PROXY)."""
     parts = urlsplit(base_url)
     host = parts.hostname or ""
