@@ -188,6 +188,7 @@ class InterviewRow(Record):
     language: Language
     characters: tuple[NotBlank, ...] = Field(min_length=1)
     topic: str = ""
+    topic_id: str = ""
     tempting: bool = False
     turns: int = Field(ge=1)
     judge: NotBlank
