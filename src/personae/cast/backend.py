@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from personae.cast.base import base_ref, check_base, is_local
-from personae.cast.dialogue import chat_prompt, with_system
+from personae.cast.bearers import bearers
+from personae.cast.dialogue import chat_prompt, spaced, unspaced, with_system
 from personae.cast.gguf_lora import PERMUTED
 from personae.cast.store import (
     COMMIT,
@@ -123,18 +124,13 @@ def pinned(model_id: str, names: Sequence[str]) -> dict[str, str]:
     """
     path = parse_cast_id(model_id).path
     manifest = read_manifest(path)
-    of_cast = {c.name: c.name for c in manifest.characters}
-    loosely = {
-        other.casefold(): c.name
-        for c in reversed(manifest.characters)
-        for other in (*c.aliases, c.name)
-    }
     made = {}
     for name in names:
-        found = of_cast.get(name) or loosely.get(name.casefold())
+        found = next(iter(bearers(manifest.characters, name)), None)
         if found is None:
+            known = ", ".join(c.name for c in manifest.characters)
             raise UsageError(
-                f"{model_id} has no {name!r}; there are {', '.join(of_cast)}. Add the character "
+                f"{model_id} has no {name!r}; there are {known}. Add the character "
                 f"with personae cast add, or give another model with --character '{name}=MODEL'"
             )
         made[name] = f"{SCHEME}:{path}#{found}"
@@ -479,15 +475,12 @@ class _OnTorch:
     """A cast on torch: a thread of its own that answers all calls in one batch."""
 
     def __init__(self, cast: Cast) -> None:
-        from personae.cast.base import base_of, load_base
         from personae.cast.generate import CastGenerator
         from personae.cast.layout import layout_of
-        from personae.cast.store import attach
 
-        self.cast = replace(cast, tensors={})
-        base = load_base(base_of(cast))
-        self.generator: CastGenerator = CastGenerator(base, attach(base, cast), self.cast)
-        self._layout: Layout = layout_of(base.tokenizer)
+        self.generator = CastGenerator.of(cast)
+        self.cast = self.generator.cast
+        self._layout: Layout = layout_of(self.generator.base.tokenizer)
 
     async def complete(
         self, told: Call, asked: Call, name: str | None, heard: Callable[[str], None] | None
@@ -509,20 +502,16 @@ class _OnTorch:
             stop=sampling.stop,
             logprobs=sampling.logprobs,
         )
-        # In mode `speaker` the words stand behind `Name:`, and so begin with a space.
-        spaced = self.cast.manifest.mode == "speaker" and name is not None
+        strip = spaced(self.cast.manifest.mode, name)
         if heard is None:
             found = await self.generator.generate(wanted)
         else:
             async with self.generator.stream(wanted) as speech:
-                first = spaced
-                async for piece in speech:
-                    if told_piece := piece.removeprefix(" ") if first else piece:
-                        heard(told_piece)
-                    first = False
+                async for piece in unspaced(aiter(speech)) if strip else speech:
+                    heard(piece)
                 found = await speech.done()
         return Reply(
-            text=found.text.removeprefix(" ") if spaced else found.text,
+            text=found.text.removeprefix(" ") if strip else found.text,
             usage=Usage(
                 tokens_in=found.tokens_in, tokens_out=found.tokens_out, cached=found.cached
             ),
@@ -544,7 +533,7 @@ class _OnTorch:
         prompt = await asyncio.to_thread(self._prompt, before, name)
         text = self._layout.plain(told.messages[-1].content)
         tokenizer = self._layout.tokenizer
-        lead = " " if self.cast.manifest.mode == "speaker" and name is not None else ""
+        lead = " " if spaced(self.cast.manifest.mode, name) else ""
         ids = tokenizer(lead + text, add_special_tokens=False)["input_ids"] if text else []
         if not ids:
             return Reply(failure=Failure(cause="empty", detail="there is no text to score"))

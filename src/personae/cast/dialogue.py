@@ -9,7 +9,7 @@ Nothing here needs torch.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -54,25 +54,31 @@ def own_system(cast: Cast, name: str, language: Language) -> str:
     return system_text(name, language, profile)
 
 
-def with_system(cast: Cast, name: str, messages: Sequence[Message]) -> tuple[Message, ...]:
-    """Messages to a character, with its own system message where they bring none.
+def system_for(cast: Cast, name: str, language: Language, given: str | None) -> str:
+    """The system message that a character gets: the given one, or the cast's own where it is None.
 
     A character that lives by its profile alone (`--how profile`) gets that in any case, before the
-    system message that is there.
+    given one.
+
+    Raises:
+        UsageError: the cast has no such character.
+    """
+    if given is None:
+        return own_system(cast, name, language)
+    profile = profile_text(cast, name)
+    return f"{system_text(name, language, profile)}\n\n{given}" if profile else given
+
+
+def with_system(cast: Cast, name: str, messages: Sequence[Message]) -> tuple[Message, ...]:
+    """Messages to a character, with the system message that `system_for` gives.
 
     Raises:
         UsageError: the cast has no such character.
     """
     language = written_in(m.content for m in messages)
-    first = messages[0] if messages and messages[0].role == "system" else None
-    if first is None:
-        own = own_system(cast, name, language)
-        return (Message(role="system", content=own), *messages)
-    profile = profile_text(cast, name)
-    if not profile:
-        return tuple(messages)
-    told = f"{system_text(name, language, profile)}\n\n{first.content}"
-    return (Message(role="system", content=told), *messages[1:])
+    brought = bool(messages) and messages[0].role == "system"
+    told = system_for(cast, name, language, messages[0].content if brought else None)
+    return (Message(role="system", content=told), *messages[brought:])
 
 
 def chat_prompt(
@@ -104,11 +110,52 @@ def chat_prompt(
             raise BadRequestError("in mode `speaker` nobody can say nothing: a message is empty")
         speaker = character if message.role == "assistant" else None
         turns.append(CastTurn(speaker=speaker, text=message.content))
-    system = first.content if first else ""
+    return turns_prompt(layout, mode, first.content if first else "", turns, character)
+
+
+def turns_prompt(
+    layout: Layout,
+    mode: Mode,
+    system: str,
+    turns: Sequence[CastTurn],
+    character: str,
+    *,
+    known: Collection[str] | None = None,
+) -> Prompt:
+    """The prompt for a character's next words after what was said by whomever.
+
+    Args:
+        known: who has blocks; what anybody else says is computed by the base alone. None: all.
+    """
+    from personae.cast.generate import Prompt
+
+    if mode == "full":
+        ids = layout.prompt_ids(messages_for(turns, character, system, mode))
+        return Prompt(ids, (character,) * len(ids))
     made = layout.scene(system, turns).and_then(
         layout.header(turns[-1] if turns else None, character, system=bool(system.strip()))
     )
-    return Prompt(made.ids, made.speaker)
+    if known is None:
+        return Prompt(made.ids, made.speaker)
+    return Prompt(made.ids, tuple(who if who in known else None for who in made.speaker))
+
+
+def spaced(mode: Mode, character: str | None) -> bool:
+    """Whether an answer begins with a space that is not part of it.
+
+    In mode `speaker` the words stand behind `Name:`.
+    """
+    return mode == "speaker" and character is not None
+
+
+async def unspaced(pieces: AsyncIterator[str]) -> AsyncIterator[str]:
+    """Pieces of an answer without the space that it begins with; none is empty."""
+    first = True
+    async for piece in pieces:
+        shown = piece.removeprefix(" ") if first else piece
+        first = False
+        if shown:
+            yield shown
 
 
 @dataclass(frozen=True)
@@ -224,12 +271,7 @@ class Dialogue:
             if self._mode == "full":
                 own = system_text(character, language)
             return own if self._system is None else self._system
-        if self._system is None:
-            return own_system(cast, character, language)
-        profile = profile_text(cast, character)
-        if not profile:
-            return self._system
-        return f"{system_text(character, language, profile)}\n\n{self._system}"
+        return system_for(cast, character, language, self._system)
 
     def _full(self, character: str) -> Tokens:
         """The dialogue as one character sees it; all of it under its blocks."""

@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, InvalidStateError
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Literal, Self, TypeVar
 
 import numpy as np
@@ -268,7 +268,33 @@ class CastGenerator:
         self._thread: threading.Thread | None = None
         self._closed = False
 
+    @classmethod
+    def of(
+        cls, cast: Cast, *, device: torch.device | str | None = None, **options: Any
+    ) -> CastGenerator:
+        """Load a cast's base and its blocks; takes its time.
+
+        Args:
+            device: see `load_base`.
+            options: `rows`, `kv_bytes`, `kept_bytes`, `prefill_tokens`.
+
+        Raises:
+            InputError: the base is gone, or is not the one that the cast was trained on.
+            UsageError, WeightsError: see `load_base`.
+        """
+        from personae.cast.base import base_of, load_base
+        from personae.cast.store import attach
+
+        base = load_base(base_of(cast), device=device)
+        # Its blocks are in the stack then, and need no second place in memory.
+        return cls(base, attach(base, cast), replace(cast, tensors={}), **options)
+
     # Asking ---------------------------------------------------------------------------------------
+
+    @property
+    def closed(self) -> bool:
+        """Whether it has ended."""
+        return self._closed
 
     @property
     def characters(self) -> tuple[str, ...]:
@@ -292,6 +318,18 @@ class CastGenerator:
             self.stack.index(block)
         self._voices[name] = _voice(weights)
 
+    def check(self, wanted: Wanted) -> None:
+        """Refuse what `submit` would refuse. Raises what that raises."""
+        if not (wanted.max_tokens >= 1 and wanted.temperature >= 0 and 0 < wanted.top_p <= 1):
+            raise UsageError("max_tokens from 1, temperature from 0, top_p above 0 up to 1")
+        if len(wanted.prompt.ids) >= self.context:
+            raise ContextLengthError(
+                f"the prompt has {len(wanted.prompt.ids)} tokens, the model reads {self.context}"
+            )
+        for one in {wanted.character, *wanted.prompt.speakers}:
+            self._voice_of(one)
+        self._require_open()
+
     def submit(self, wanted: Wanted, loop: asyncio.AbstractEventLoop | None = None) -> Speech:
         """Have a reply generated; returns at once.
 
@@ -303,12 +341,7 @@ class CastGenerator:
             ContextLengthError: the prompt leaves no room for a reply.
             ServerError: the generator is closed.
         """
-        if not (wanted.max_tokens >= 1 and wanted.temperature >= 0 and 0 < wanted.top_p <= 1):
-            raise UsageError("max_tokens from 1, temperature from 0, top_p above 0 up to 1")
-        if len(wanted.prompt.ids) >= self.context:
-            raise ContextLengthError(
-                f"the prompt has {len(wanted.prompt.ids)} tokens, the model reads {self.context}"
-            )
+        self.check(wanted)
         speech = Speech(loop)
         tokens = Tokens(
             np.asarray(wanted.prompt.ids, dtype=np.int64),
@@ -381,7 +414,7 @@ class CastGenerator:
                 raise UsageError(f"the cast has {name!r} already")
             blocks = join(self.stack, cast, name)
             self.learn(name, weights)
-            self.cast = cast
+            self.cast = replace(cast, tensors={})
             return blocks
 
         return self.between_steps(work)

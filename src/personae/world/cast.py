@@ -5,40 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from personae.characters.macros import STRANGER, expand
-from personae.characters.prompt import lore, lore_texts, plain_name, profile
+from personae.characters.macros import STRANGER
+from personae.characters.prompt import lore, lore_texts, profile
+from personae.characters.secrets import card_secrets
 from personae.characters.starter import card_named
 from personae.records import (
     Character,
     Language,
     Record,
     Scene,
-    SceneCharacter,
-    Secret,
     content_hash,
 )
 from personae.records.files import read_jsonl, write_atomically
 from personae.world.engine import Player
-
-_LEAD: Mapping[Language, str] = {"en": "{name}: ", "zh": "{name}："}
-
-
-class CardSecret(Secret):
-    """A secret out of a card, told among those of others.
-
-    A card says "he" or "she" of its own character. Whoever else knows the secret, the narrator and
-    judges must be told who that is.
-
-    Attributes:
-        lead: names the card's character as the scene does; empty where the fact does.
-    """
-
-    lead: str = ""
-
-    @property
-    def line(self) -> str:
-        """As a prompt tells it."""
-        return self.lead + self.fact
 
 
 class CardInPlay(Record):
@@ -106,9 +85,10 @@ def players(
         InputError: `extensions.personae` of a card is malformed.
     """
     found: dict[str, Player] = {}
+    on_stage = {one.name: cards.get(one.card or "") for one in scene.characters}
     bare = not (scene.event.strip() or scene.environment.description.strip())
     for one in scene.characters:
-        character = cards.get(one.card or "")
+        character = on_stage[one.name]
         if character is None:
             continue
         user = STRANGER[language]
@@ -122,59 +102,10 @@ def players(
         ).text
         found[one.name] = Player(
             profile=text,
-            secrets=_secrets(scene, one, cards, language, seed),
+            secrets=card_secrets(on_stage, one.name, language=language, seed=seed),
             lore=_lore(character, user, seed),
         )
     return found
-
-
-def _secrets(
-    scene: Scene,
-    one: SceneCharacter,
-    cards: Mapping[str, Character],
-    language: Language,
-    seed: int,
-) -> tuple[CardSecret, ...]:
-    """A card's secrets with those of the scene who know them, under the scene's names.
-
-    One that nobody in the scene knows is left out: the narrator could only let it slip.
-    """
-    character = cards[one.card or ""]
-    called = _called(scene, one, cards)
-    found: list[CardSecret] = []
-    for secret in character.ours.secrets:
-        knowing = {called[plain_name(n)] for n in secret.known_by if plain_name(n) in called}
-        if knowing:
-            fact = expand(
-                secret.fact,
-                char=character.called,
-                user=STRANGER[language],
-                seed=seed,
-                pick_seed=seed,
-            ).strip()
-            names = tuple(c.name for c in scene.characters if c.name in knowing)
-            lead = "" if one.name in fact else _LEAD[language].format(name=one.name)
-            found.append(CardSecret(fact=fact, known_by=names, lead=lead))
-    return tuple(found)
-
-
-def _called(scene: Scene, one: SceneCharacter, cards: Mapping[str, Character]) -> dict[str, str]:
-    """Whom a card means by a name: itself, then who is called so in the scene, then by a card.
-
-    A stranger's card may give itself any name, and shall not come to secrets by it: a name that two
-    cards bear means neither.
-    """
-    by_card: dict[str, set[str]] = {}
-    for other in scene.characters:
-        card = cards.get(other.card or "")
-        for name in (card.name, card.called) if card else ():
-            by_card.setdefault(plain_name(name), set()).add(other.name)
-    own = cards[one.card or ""]
-    return {
-        **{name: min(bearers) for name, bearers in by_card.items() if len(bearers) == 1},
-        **{plain_name(other.name): other.name for other in scene.characters},
-        **{plain_name(name): one.name for name in (own.name, own.called)},
-    }
 
 
 def _lore(character: Character, user: str, seed: int) -> Callable[[Sequence[str]], str]:
