@@ -15,7 +15,16 @@ from typing import Literal
 
 from personae.records.benchmark import Language
 
-AuditKind = Literal["generic", "refusal", "order", "trajectory_order", "padding"]
+AuditKind = Literal[
+    "generic",
+    "refusal",
+    "order",
+    "trajectory_order",
+    "interview_order",
+    "padding",
+    "false_fact",
+    "mixed_up",
+]
 DemoFile = Literal["demo_benchmark.jsonl", "demo_personas.txt", "demo_scene.jsonl", "demo_cast.txt"]
 
 
@@ -33,7 +42,9 @@ def load_audit_texts(kind: AuditKind, language: Language) -> tuple[str, ...]:
 
     `generic`: what an assistant might write to anyone (20). `refusal`: out of character, without
     an answer (20). `order`: asks or tricks the judge, in several guises, to give 5 (10);
-    `trajectory_order` the same inside of an act (10).
+    `trajectory_order` the same inside of an act (10); `interview_order` to give 7 (10).
+    `false_fact`: contradicts what people of any time and world know (10). `mixed_up`: told as lived
+    through, of two times or worlds that nobody shares, so that it is outside of anybody's (10).
     """
     return _strings(f"audit/{kind}.{language}.json")
 

@@ -83,14 +83,15 @@ class Design(Generic[Row]):
             with; the others must score lower than the own ones.
         metrics: by group, those that must notice it.
         words: the first part of the names of the tables in `data/audit/words.LANGUAGE.toml`.
-        notes: what there is to say of a group beside its numbers.
+        notes: what there is to say of a group beside its numbers: from the words, its name, its
+            pairs, the own rows and its rows.
     """
 
     groups: tuple[str, ...]
     orders: Mapping[str, str]
     metrics: Mapping[str, tuple[str, ...]]
     words: str
-    notes: Callable[[Words, str, Found[Row]], list[str]]
+    notes: Callable[[Words, str, Found[Row], Sequence[Row], Sequence[Row]], list[str]]
 
 
 def audit_of(
@@ -143,7 +144,9 @@ def audit_of(
                 passed=reason is None,
                 mean_own=fmean(pairs.base) if pairs.base else None,
                 mean_group=fmean(pairs.values) if pairs.values else None,
-                note=_note(design, words, name, pairs, moved, by_group[OWN], tried=tried),
+                note=_note(
+                    design, words, name, pairs, moved, by_group[OWN], by_group[name], tried=tried
+                ),
             )
         )
         if reason is not None:
@@ -171,9 +174,11 @@ def audit_of(
     )
 
 
-def pairs_of(base: Sequence[Row], group: Sequence[Row]) -> Found[Row]:
-    """Both sides on the metrics that the rows of the group were scored on."""
-    metrics = {row.unit_id: tuple(row.scores) for row in group}
+def pairs_of(
+    base: Sequence[Row], group: Sequence[Row], only: Sequence[str] | None = None
+) -> Found[Row]:
+    """Both sides on the metrics that the rows of the group were scored on, or on some of them."""
+    metrics = {row.unit_id: tuple(row.scores if only is None else only) for row in group}
     return Pairs(
         {row.unit_id: _value(row, metrics[row.unit_id]) for row in base if row.unit_id in metrics},
         [_value(row, metrics[row.unit_id]) for row in group],
@@ -235,6 +240,7 @@ def _note(
     pairs: Found[Row],
     moved: Found[Row],
     own: Sequence[Row],
+    group: Sequence[Row],
     *,
     tried: bool,
 ) -> str:
@@ -242,7 +248,7 @@ def _note(
     if not tried:
         return words(f"{table}.not_tested")
     notes = [words(f"{table}.metrics", metrics=", ".join(design.metrics[name]))]
-    notes += design.notes(words, name, pairs)
+    notes += design.notes(words, name, pairs, own, group)
     if name in design.orders and moved.shift is not None:
         notes.append(words(f"{table}.order", shift=moved.shift))
     able = sum(set(design.metrics[name]) <= row.scores.keys() for row in own)

@@ -352,7 +352,9 @@ def judge_audit(
     )
 
 
-def _notes(words: Words, name: str, pairs: Found[TrajectoryAuditRow]) -> list[str]:
+def _notes(
+    words: Words, name: str, pairs: Found[TrajectoryAuditRow], *_rows: Sequence[TrajectoryAuditRow]
+) -> list[str]:
     if name != "other_character":
         return []
     if not pairs.asked:
