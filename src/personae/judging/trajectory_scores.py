@@ -16,8 +16,8 @@ where a rating is missing is said at every step (as `personae.judging.scores`, d
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any, Literal, NamedTuple, TypeAlias, TypeVar
 
 from pydantic import Field
 
@@ -34,6 +34,9 @@ from personae.judging.statistics import (
 from personae.records import Agreement, Estimate, Language, RatingRow, Record
 
 AVERAGE = "average"
+
+U = TypeVar("U", bound=Hashable)
+"""What is scored: a trajectory, an interview."""
 
 Origin: TypeAlias = Literal["extracted", "generated"]
 
@@ -196,7 +199,7 @@ class Ratings:
     def of_judge(self, judge: str, metric: str) -> dict[Unit, float]:
         """What one judge gave on a metric, or on `average` to the units it rated in full."""
         if metric == AVERAGE:
-            return _averages([self.of_judge(judge, key) for key in self.keys])
+            return averages_of([self.of_judge(judge, key) for key in self.keys])
         return {
             unit: self._given[unit, metric, judge]
             for unit in self.units
@@ -209,7 +212,7 @@ class Ratings:
         Runs may have been rated by different judges; those of the other run are not missed.
         """
         if metric == AVERAGE:
-            return _averages([self.of_panel(key) for key in self.keys])
+            return averages_of([self.of_panel(key) for key in self.keys])
         by_judge = {judge: self.of_judge(judge, metric) for judge in self.judges}
         found = {}
         for unit in self.units:
@@ -219,7 +222,7 @@ class Ratings:
         return found
 
 
-def _averages(parts: Sequence[_Values]) -> dict[Unit, float]:
+def averages_of(parts: Sequence[Mapping[U, float]]) -> dict[U, float]:
     """The mean of the parts, for the units that all of them hold."""
     if not parts:
         return {}
@@ -381,32 +384,53 @@ def rating_agreement(
     raters: dict[str, list[str]] = defaultdict(list)
     for judge in ratings.judges:
         raters[weights_of(judge)].append(judge)
-    found: list[JudgeAgreement] = []
-    for metric in (*ratings.keys, AVERAGE):
-        if len(raters) < 2:
-            reason = "one judge cannot agree with itself" if raters else "no judge gave ratings"
-            found.append(JudgeAgreement(metric=metric, agreement=None, reason=reason))
-            continue
-        given = {judge: ratings.of_judge(judge, metric) for judge in ratings.judges}
-        table = []
-        for unit in together:
-            of_raters = [[given[j][unit] for j in some if unit in given[j]] for some in
-                         raters.values()]  # fmt: skip
-            table.append([_mean(scores) if scores else None for scores in of_raters])
-        units = sum(sum(v is not None for v in row) > 1 for row in table)
-        if not units:
-            reason = "no trajectory has ratings of two judges"
-            found.append(JudgeAgreement(metric=metric, agreement=None, reason=reason))
-            continue
-        alpha = ordinal_alpha(table, [u.scene for u in together], seed=seed)
-        found.append(
-            JudgeAgreement(
-                metric=metric,
-                agreement=_agreement(alpha, units),
-                reason="every rating is the same number" if alpha.value is None else None,
-            )
+    return [
+        agreement_on(
+            metric,
+            {judge: ratings.of_judge(judge, metric) for judge in ratings.judges},
+            {unit: unit.scene for unit in together},
+            list(raters.values()),
+            nothing="no trajectory has ratings of two judges",
+            seed=seed,
         )
-    return found
+        for metric in (*ratings.keys, AVERAGE)
+    ]
+
+
+def agreement_on(
+    metric: str,
+    given: Mapping[str, Mapping[U, float]],
+    clusters: Mapping[U, str],
+    raters: Sequence[Sequence[str]],
+    *,
+    nothing: str,
+    seed: int = 0,
+) -> JudgeAgreement:
+    """Ordinal Krippendorff alpha on one metric.
+
+    Args:
+        given: by judge, its scores of units.
+        clusters: of all units that count, what the interval resamples.
+        raters: the judges that are one rater each; their scores of a unit are averaged.
+        nothing: the reason to give where no unit has two raters' scores.
+        seed: of the bootstrap.
+    """
+    if len(raters) < 2:
+        reason = "one judge cannot agree with itself" if raters else "no judge gave ratings"
+        return JudgeAgreement(metric=metric, agreement=None, reason=reason)
+    table = []
+    for unit in clusters:
+        of_raters = [[given[j][unit] for j in some if unit in given[j]] for some in raters]
+        table.append([_mean(scores) if scores else None for scores in of_raters])
+    units = sum(sum(v is not None for v in row) > 1 for row in table)
+    if not units:
+        return JudgeAgreement(metric=metric, agreement=None, reason=nothing)
+    alpha = ordinal_alpha(table, list(clusters.values()), seed=seed)
+    return JudgeAgreement(
+        metric=metric,
+        agreement=_agreement(alpha, units),
+        reason="every rating is the same number" if alpha.value is None else None,
+    )
 
 
 def _agreement(alpha: Interval, units: int) -> Agreement:
