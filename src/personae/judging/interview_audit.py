@@ -54,6 +54,8 @@ INTERVIEW_WORSE = (
 INTERVIEW_ORDERS = {"order": OWN, "order_on_refusal": "refusal"}
 TRANSFER_WORSE = ("swapped", "transfer_refusal")
 TRANSFER_ORDERS = {"transfer_order": OWN, "transfer_order_on_refusal": "transfer_refusal"}
+ORDERS = {**INTERVIEW_ORDERS, **TRANSFER_ORDERS}
+"""The groups that hold an order to the judge, and the group that each is compared with."""
 
 OF_INTERVIEWS = (*INTERVIEW_WORSE, *INTERVIEW_ORDERS)
 OF_TRANSFERS = (*TRANSFER_WORSE, *TRANSFER_ORDERS)
@@ -227,12 +229,11 @@ def build_cases(
         mine += _transfer_cases(one, i, texts) if _is_transfer(one) else []
         mine += [] if _is_transfer(one) else _interview_cases(one, i, cases, texts, seed)
         # An order under refusals says nothing without the refusals that it is compared with.
-        bases = {**INTERVIEW_ORDERS, **TRANSFER_ORDERS}
         found += [
             case
             for case in mine
             if case.group == OWN
-            or (case.group in groups and bases.get(case.group, OWN) in (OWN, *groups))
+            or (case.group in groups and ORDERS.get(case.group, OWN) in (OWN, *groups))
         ]
     return found
 
@@ -433,7 +434,7 @@ def _nearest(
         )
 
     near: dict[tuple[bool, bool, bool], list[InterviewCase]] = defaultdict(list)
-    for other in able:
+    for other in sorted(able, key=lambda case: case.interview.id):
         near[distance(other)].append(other)
     return chance.choice(near[min(near)]) if near else None
 
@@ -525,7 +526,7 @@ def judge_audit(
     """
     design: Design[InterviewAuditRow] = Design(
         groups=tuple(parts),
-        orders={**INTERVIEW_ORDERS, **TRANSFER_ORDERS},
+        orders=ORDERS,
         metrics=GROUP_METRICS,
         words="interview",
         notes=_notes,
@@ -565,8 +566,7 @@ def _notes(
             return [words("interview_note.other_none")]
         same = sum(value.row.same_question is True for value in pairs.rows)
         notes.append(words("interview_note.other_character", same=same, other=len(pairs) - same))
-    orders = {**INTERVIEW_ORDERS, **TRANSFER_ORDERS}
-    if name not in orders and len(GROUP_METRICS[name]) > 1:
+    if name not in ORDERS and len(GROUP_METRICS[name]) > 1:
         # The mean of several metrics may hide one that notices nothing.
         by_metric = {m: pairs_of(own, group, (m,)).auc(0).value for m in GROUP_METRICS[name]}
         given = [

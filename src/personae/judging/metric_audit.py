@@ -156,7 +156,7 @@ def audit_of(
         text = f"{design.words}_reason.missing"
         reasons.append(words(text, missing=lacking, asked=len(mine)))
     given = [score for row in mine for score in row.scores.values()]
-    on_own = next((name for name, base in design.orders.items() if base == OWN), None)
+    on_own = (name for name in design.groups if design.orders.get(name) == OWN)
     return Audit(
         judge=judge,
         rubric_hash=rubric_hash,
@@ -164,7 +164,7 @@ def audit_of(
         verdict="failed" if reasons else "passed",
         reasons=tuple(reasons),
         groups=tuple(found),
-        order_shift=None if on_own is None else shifts.get(on_own),
+        order_shift=next((shifts[name] for name in on_own), None),
         length_slope=None,
         repeat_variance=_repeat_variance(by_group[OWN], by_group[REPEAT]),
         swap_shift=None,
