@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -43,9 +43,10 @@ MAX_NAME = 200
 
 _HEADING = re.compile(r"#{1,6}\s+(.+)")
 _PARAGRAPHS = re.compile(r"\n[ \t\u3000]*\n\s*")
-# Four letters before the full stop: "c.", "Dr." and "Mrs." end no sentence.
+# What has a full stop and ends no sentence: initials, "c.", "Dr.", "Mrs.", "no.".
 _SENTENCE = re.compile(
-    r"(?<=[\w)\]’”\"']{4}[.!?…])\s+(?=[^a-z\s])|(?<=[。！？])(?![”」』’])|(?<=[。！？][”」』’])"
+    r"(?<!\b\w)(?<!\b[DMSJ][rst])(?<!\bMrs)(?<!\b[Nn]o)(?<!\b[Cc]a)(?<!\bvs)[.!?…][)\]’”\"']?\s+(?=[^a-z\s])"
+    r"|[。！？][”」』’]?"
 )
 _SEED = 0  # of macros; a character is the same person in every run
 
@@ -182,34 +183,6 @@ def interviewee(card: Character, language: Language, *, source: str = "") -> Int
         source=source,
         language=language,
     )
-
-
-def named(people: Sequence[Interviewee], name: str) -> Interviewee | None:
-    """Who of these people is meant by a name.
-
-    The whole name or the nickname, whatever its case and width; else what their file is called
-    (`wiki_Beethoven.txt`), or some whole words of the name ("Beethoven"), where just one person
-    fits. None where nobody does, or several do.
-    """
-    wanted = plain_name(name)
-    exact = [p for p in people if wanted in {plain_name(p.name), plain_name(p.card.called)}]
-    if exact:
-        return exact[0] if len(exact) == 1 else None
-    loose = [p for p in people if wanted and (wanted == _stem(p) or _part(wanted, p.name))]
-    return loose[0] if len(loose) == 1 else None
-
-
-def by_name(people: Sequence[Interviewee]) -> Mapping[str, Interviewee]:
-    """The people by their names."""
-    return {person.name: person for person in people}
-
-
-def _stem(person: Interviewee) -> str:
-    return plain_name(Path(person.source).stem.removeprefix("wiki_"))
-
-
-def _part(wanted: str, name: str) -> bool:
-    return re.search(rf"(?<!\w){re.escape(wanted)}(?!\w)", plain_name(name)) is not None
 
 
 # Texts -------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ import numpy as np
 
 from personae.records import Language
 from personae.records.tokens import estimate_tokens
-from personae.world.memory.lexical import LexicalIndex
+from personae.world.memory.lexical import LexicalIndex, content_terms
 
 MOST_PASSAGES = 5
 MOST_TOKENS = 800
@@ -28,6 +28,7 @@ class Passages:
 
     def __init__(self, texts: Sequence[str], language: Language = "en") -> None:
         self._texts = tuple(texts)
+        self._language = language
         self._index = LexicalIndex(language, self._texts)
 
     def __len__(self) -> int:
@@ -38,8 +39,8 @@ class Passages:
     ) -> tuple[str, ...]:
         """The texts that fit best, the best first; equal ones in their own order.
 
-        A text that shares no term with a query does not fit it. A later query only fills the
-        places that the ones before it left: "And then?" finds little by itself.
+        A text fits a query with which it shares a term, words that stand in any question left out:
+        "And then?" finds nothing. A later query only fills the places that those before it left.
 
         Args:
             k: at most so many.
@@ -49,6 +50,8 @@ class Passages:
         found: dict[int, None] = {}
         left = tokens
         for query in queries:
+            if not content_terms(query, self._language):
+                continue
             scores = self._index.scores(query)
             for place in np.argsort(-scores, kind="stable").tolist():
                 if len(found) == k or scores[place] <= 0:

@@ -42,9 +42,13 @@ def query_terms(text: str, language: Language) -> list[str]:
 
     Where it has no others, they are kept: "Who are you?" still asks for something.
     """
+    return content_terms(text, language) or list(dict.fromkeys(terms(text)))[:MAX_QUERY_TERMS]
+
+
+def content_terms(text: str, language: Language) -> list[str]:
+    """The terms of a question that do not stand in any question, once each; of some, none."""
     bare = _questions(language).sub(" ", normalised(text))
-    found = dict.fromkeys(_TERM.findall(bare)) or dict.fromkeys(terms(text))
-    return list(found)[:MAX_QUERY_TERMS]
+    return list(dict.fromkeys(_TERM.findall(bare)))[:MAX_QUERY_TERMS]
 
 
 @lru_cache(maxsize=2)
