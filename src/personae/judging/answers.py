@@ -352,19 +352,27 @@ def single_entries(path: Path, value: Any) -> Iterator[AnswerEntry]:
     if not isinstance(value, list):
         raise _foreign(path, "the whole", "a JSON list was expected")
     for number, entry in enumerate(value, 1):
-        place = f"entry {number}"
-        if not isinstance(entry, Mapping) or not isinstance(entry.get("question"), str):
-            raise _foreign(path, place, "no question")
-        asked = entry["question"].strip()
-        if not asked:
-            raise _foreign(path, place, "the question is empty")
-        said = _said(path, place, entry.get("reply"))
-        roles = [s.role for s in said if s.role]
-        name = roles[0] if roles else path.stem.partition("_")[0]
-        if not name.strip():
-            raise _foreign(path, place, "no character is named")
-        first = AnswerTurn(name, asked, said, len(set(roles)) > 1)
-        yield AnswerEntry(path, place, entry, "", first)
+        yield single_entry(path, f"entry {number}", entry)
+
+
+def single_entry(path: Path, place: str, entry: Any) -> AnswerEntry:
+    """An entry of a single-turn answer file.
+
+    Raises:
+        InputError: it is no question with a reply, or nobody is named.
+    """
+    if not isinstance(entry, Mapping) or not isinstance(entry.get("question"), str):
+        raise _foreign(path, place, "no question")
+    asked = entry["question"].strip()
+    if not asked:
+        raise _foreign(path, place, "the question is empty")
+    said = _said(path, place, entry.get("reply"))
+    roles = [s.role for s in said if s.role]
+    name = roles[0] if roles else path.stem.partition("_")[0]
+    if not name.strip():
+        raise _foreign(path, place, "no character is named")
+    first = AnswerTurn(name, asked, said, len(set(roles)) > 1)
+    return AnswerEntry(path, place, entry, "", first)
 
 
 def dialogue_entry(path: Path, place: str, line: Mapping[str, Any]) -> AnswerEntry:

@@ -1,0 +1,754 @@
+"""Published interviews in, ours out: the file shapes of the public Neeko repository.
+
+What is read and written, what is left out and why: docs/interview-data.md. A reply that cannot
+stand for its character (empty, holding the prompt, running on into others' lines) is kept as it was
+found with the cause, so that it is counted and shown, and never scored. A refusal is an answer.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from personae.cast.row_formats import whole_text
+from personae.errors import InputError
+from personae.interview.names import Names, names_of
+from personae.interview.people import Interviewee, read_interviewees
+from personae.interview.questions import (
+    is_question_list,
+    script_id,
+    topic_of,
+)
+from personae.judging.answers import (
+    MOST_ANSWER_BYTES,
+    AnswerEntry,
+    AnswerTurn,
+    Cause,
+    LeftOut,
+    dialogue_entry,
+    single_entry,
+    slug,
+    system_of,
+)
+from personae.records import (
+    Exchange,
+    Failure,
+    Interview,
+    InterviewProfile,
+    InterviewScript,
+    Language,
+    Persona,
+    ScriptTurn,
+    content_hash,
+)
+from personae.records.files import MAX_FILES, read_json, read_jsonl, write_atomically
+from personae.records.interview import InterviewKind, InterviewMode
+from personae.records.similarity import normalised
+
+OURS = "personae"
+"""The key of an exported entry under which stands what Neeko's shapes have no place for."""
+
+LOCATION: Mapping[Language, str] = {"en": "Coffee Shop - Afternoon", "zh": "咖啡馆，下午"}
+"""Where the released code has its characters interviewed, whatever is asked (appendix B.2)."""
+STATUS: Mapping[Language, str] = {
+    "en": "Talking at ease with a man from the 21st century, and keeping nothing from him.",
+    "zh": "正与一位来自21世纪的人随意交谈，对他毫无保留。",
+}
+
+MAX_CHARS = 50_000
+"""Characters of a question or an answer; more is a model that did not stop."""
+MAX_TURNS = 1_000
+MAX_DEPTH = 40
+MOST_PLACES = 10
+"""Places that a note names; all of them are in the interviews themselves."""
+
+_ENDINGS = (".json", ".jsonl", ".ndjson")
+_DETAIL: Mapping[Cause, str] = {
+    "empty": "nothing was answered",
+    "contaminated": "it holds a prompt, the question, or lines of others",
+    "not_spoken": "it is thought, and nothing is said",
+    "too_long": f"a text of more than {MAX_CHARS:,} characters",
+    "one_role": "a transfer dialogue in which one character answers throughout",
+    "not_asked": "the dialogue ends before",
+}
+
+
+@dataclass(frozen=True)
+class Imported:
+    """What files hold.
+
+    Attributes:
+        interviews: all of them, also those that cannot be scored (`Interview.failure`).
+        scripts: what was asked, each once.
+        profiles: of the characters of whom one is known.
+        left_out: every exchange that cannot be scored: file, place and cause.
+        unknown: characters without a profile.
+        appended: files that hold a question to a character more than once, and how many runs that
+            makes: the second run of `MODEL` is `MODEL#run-2`.
+    """
+
+    interviews: tuple[Interview, ...] = ()
+    scripts: tuple[InterviewScript, ...] = ()
+    profiles: tuple[InterviewProfile, ...] = ()
+    left_out: tuple[LeftOut, ...] = ()
+    unknown: tuple[str, ...] = ()
+    appended: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What is odd in them, in plain words: for the manifest."""
+        places: dict[tuple[str, Cause], list[str]] = {}
+        for left in self.left_out:
+            places.setdefault((left.path, left.cause), []).append(left.place)
+        told = [
+            f"{path}: {len(some)} not scored ({cause}): {_listed(some)}"
+            for (path, cause), some in places.items()
+        ]
+        told += [
+            f"{path}: holds {runs} runs, one after the other; the later ones are told apart as "
+            f"#run-2 and so on"
+            for path, runs in self.appended.items()
+        ]
+        if self.unknown:
+            told.append(f"no profile of {_listed(self.unknown)}")
+        return tuple(told)
+
+
+def _listed(texts: Sequence[str]) -> str:
+    more = len(texts) - MOST_PLACES
+    return "; ".join(texts[:MOST_PLACES]) + (f"; and {more} more" if more > 0 else "")
+
+
+def import_dialogues(
+    paths: Sequence[Path],
+    people: Sequence[Interviewee] = (),
+    *,
+    language: Language = "en",
+) -> Imported:
+    """Published interviews as records, none of them dropped.
+
+    Reads single-turn answers (JSON), dialogues and transfer dialogues (JSONL), what
+    `export_dialogues` wrote, `interviews.jsonl` of a run, and folders of all these. Question files
+    among them give dialogues their topic numbers. Who answered is told by the folders
+    (`system_of`). A dialogue is `replayed` where another system's to the same character on the same
+    topic has the same words of the interviewer in every turn, else `unknown`: nothing in the files
+    says whether a model found them.
+
+    Args:
+        people: characters that are known; else profiles are looked for beside the files.
+        language: of files that do not say.
+
+    Raises:
+        InputError: a file is of no known shape (names file and place), is given twice, or holds
+            too much; there is nothing to import.
+    """
+    found = _Import(tuple(people), language)
+    seen: dict[str, Path] = {}
+    for path in _files(paths):
+        other = seen.setdefault(os.path.realpath(path), path)
+        if other is not path:
+            raise InputError("this file is given twice", path=path, mend="Name it once")
+        found.read(path)
+    if not found.drafts and not found.ours:
+        raise InputError(
+            "no answers are in these files",
+            path=paths[0] if paths else None,
+            mend="Give answers or dialogues (docs/interview-data.md)",
+        )
+    return found.done()
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The files, and those in folders at any depth, by name."""
+    for path in paths:
+        if not os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises without permission)
+            yield path
+            continue
+        several: list[Path] = []
+        for folder, folders, names in os.walk(path):
+            folders[:] = sorted(f for f in folders if not f.startswith("."))
+            several += [
+                Path(folder, name)
+                for name in sorted(names)
+                if name.lower().endswith(_ENDINGS) and not name.startswith(".")
+            ]
+            if len(several) > MAX_FILES:
+                raise InputError(
+                    f"holds more than the {MAX_FILES:,} files allowed",
+                    path=path,
+                    mend="Is this the right folder?",
+                )
+        if not several:
+            raise InputError("holds no .json and no .jsonl file", path=path)
+        yield from several
+
+
+class _Draft(NamedTuple):
+    """An entry as it was read, before it is known who is who."""
+
+    entry: AnswerEntry
+    turns: tuple[AnswerTurn, ...]
+    number: int
+    transfer: bool
+
+
+def _turns(entry: AnswerEntry) -> tuple[AnswerTurn, ...]:
+    turns = entry.turns()
+    if len(turns) > MAX_TURNS:
+        raise InputError(
+            f"a dialogue of {len(turns):,} turns (at most {MAX_TURNS:,})",
+            path=entry.path,
+            place=entry.place,
+        )
+    return turns
+
+
+def _nothing(path: Path, place: str) -> InputError:
+    return InputError(
+        "neither an answer nor a dialogue nor an interview",
+        path=path,
+        place=place,
+        mend="What can be imported is in docs/interview-data.md",
+    )
+
+
+class _Import:
+    def __init__(self, people: tuple[Interviewee, ...], language: Language) -> None:
+        self.people, self.language = people, language
+        self.beside: dict[str, Interviewee] = {}
+        self.looked: set[Path] = set()
+        self.drafts: list[_Draft] = []
+        self.ours: list[tuple[Interview, InterviewScript | None]] = []
+        self.topics: dict[str, str] = {}
+
+    # Reading -----------------------------------------------------------------------------------
+
+    def read(self, path: Path) -> None:
+        """Take in a file."""
+        if path.suffix.lower() == ".json":
+            value = read_json(path, limit=MOST_ANSWER_BYTES)
+            if is_question_list(value):
+                self._questions(path, value)
+                return
+            if not isinstance(value, list):
+                raise _nothing(path, "")
+            lines = [(number, f"entry {number}", one) for number, one in enumerate(value, 1)]
+        else:
+            lines = [(number, f"line {number}", one) for number, one in read_jsonl(path)]
+        self._profiles(path)
+        drafts: list[tuple[AnswerEntry, tuple[AnswerTurn, ...], int]] = []
+        for number, place, line in lines:
+            if not isinstance(line, Mapping):
+                raise _nothing(path, place)
+            if OURS in line:
+                self.ours.append(_restored(path, place, line))
+            elif "exchanges" in line:
+                self.ours.append((Interview.from_dict(line, path=path, place=place), None))
+            elif "content" in line or "reply" in line:
+                read = single_entry if "reply" in line else dialogue_entry
+                entry = read(path, place, line)
+                drafts.append((entry, _turns(entry), number))
+            else:
+                raise _nothing(path, place)
+        # Where the character changes in one dialogue, it was meant to in all of the file.
+        transfer = any(len({turn.name for turn in turns}) > 1 for _, turns, _ in drafts)
+        self.drafts += [_Draft(entry, turns, n, transfer) for entry, turns, n in drafts]
+
+    def _questions(self, path: Path, value: Sequence[Mapping[str, Any]]) -> None:
+        for number, entry in enumerate(value, 1):
+            text, topic = entry.get("question"), entry.get("topic_id")
+            if not isinstance(text, str) or not isinstance(topic, str | None):
+                raise InputError("no question", path=path, place=f"entry {number}")
+            if topic:
+                self.topics.setdefault(normalised(text), topic)
+
+    def _profiles(self, path: Path) -> None:
+        """Profiles that lie beside a file: `profiles/wiki_NAME.txt`, up to three folders above."""
+        folder = Path(os.path.abspath(path)).parent  # noqa: PTH100  (links keep their names)
+        for above in (folder, *list(folder.parents)[:3]):
+            wanted = above / "profiles"
+            if wanted in self.looked or not os.path.isdir(wanted):  # noqa: PTH112
+                continue
+            self.looked.add(wanted)
+            files = sorted(wanted.glob("wiki_*.txt"))[:MAX_FILES]
+            for one in read_interviewees(files, self.language) if files else ():
+                self.beside.setdefault(one.name, one)
+
+    # Putting together ----------------------------------------------------------------------------
+
+    def done(self) -> Imported:
+        """All that was read, as records."""
+        known = {person.name: person for person in self.people}
+        given = Names(names_of(self.people))
+        for name, person in self.beside.items():
+            if given.find(name) is None:
+                known.setdefault(name, person)
+        stated = {draft.entry.character for draft in self.drafts if draft.entry.character}
+        names = Names(
+            names_of(self.people),
+            names_of(p for p in known.values() if p not in self.people),
+            {name: name for name in sorted(stated)},
+        )
+        made: list[Interview] = [interview for interview, _ in self.ours]
+        scripts: dict[str, InterviewScript] = {}
+        appended: Counter[str] = Counter()
+        runs: Counter[tuple[str, str, str]] = Counter()
+        left_out: list[LeftOut] = []
+        for draft in self.drafts:
+            interview, script = self._interview(draft, names, known, left_out, runs)
+            run = int(interview.model.rpartition("#run-")[2]) if "#run-" in interview.model else 1
+            if run > 1:
+                path = str(draft.entry.path)
+                appended[path] = max(appended[path], run)
+            made.append(interview)
+            scripts.setdefault(script.id, script)
+        for interview, kept in self.ours:
+            left_out += _failed(interview)
+            script = kept or _script_of(interview)
+            scripts.setdefault(script.id, script)
+        _check_unique(made)
+        interviews = _with_modes(made)
+        characters = dict.fromkeys(name for one in interviews for name in one.characters)
+        return Imported(
+            interviews=interviews,
+            scripts=tuple(scripts.values()),
+            profiles=tuple(
+                InterviewProfile(name=name, text=known[name].profile, source=known[name].source)
+                for name in characters
+                if name in known
+            ),
+            left_out=tuple(left_out),
+            unknown=tuple(name for name in characters if name not in known),
+            appended=dict(appended),
+        )
+
+    def _interview(
+        self,
+        draft: _Draft,
+        names: Names,
+        known: Mapping[str, Interviewee],
+        left_out: list[LeftOut],
+        runs: Counter[tuple[str, str, str]],
+    ) -> tuple[Interview, InterviewScript]:
+        entry, turns, number, transfer = draft
+        path = str(entry.path)
+        characters = [names.of(turn.name, entry.character) for turn in turns]
+        one_role = transfer and len(set(characters)) == 1
+        exchanges: list[Exchange] = []
+        for index, (name, turn) in enumerate(zip(characters, turns, strict=True)):
+            person = known.get(name)
+            told = person.short if person is not None else name
+            cause = _cause(turn, Persona(id=slug(name), description=told))
+            if cause is None and one_role and index == 0:
+                cause = "one_role"
+            place = f"{entry.place}, turn {index + 1}" if entry.is_dialogue else entry.place
+            if cause is not None:
+                left_out.append(LeftOut(path, place, cause))
+            exchanges.append(_exchange(name, turn, cause))
+        kind: InterviewKind = "transfer" if transfer else ("single" if len(turns) == 1 else "multi")
+        asked = [ScriptTurn(character=e.character, asked=e.asked) for e in exchanges]
+        topic, topic_id = self._topic(entry)
+        known_topic = topic_of(topic_id, topic)
+        script = InterviewScript(
+            id=script_id(kind, asked),
+            kind=kind,
+            language=self.language,
+            topic=topic or (known_topic.names[self.language] if known_topic else ""),
+            topic_id=topic_id,
+            tempting=bool(known_topic and known_topic.tempting),
+            location=LOCATION[self.language],
+            status=STATUS[self.language],
+            turns=tuple(asked),
+            source=f"{path}, {entry.place}",
+        )
+        system = system_of(entry.path)
+        about = normalised(topic) if entry.is_dialogue and not transfer and topic else script.id
+        key = (system, exchanges[0].character, f"{kind} {about}")
+        runs[key] += 1
+        model = system if runs[key] == 1 else f"{system}#run-{runs[key]}"
+        return Interview(
+            id=f"{script.id}@{model}#imported",
+            script_id=script.id,
+            kind=kind,
+            mode="single" if kind == "single" else "unknown",
+            method="imported",
+            model=model,
+            language=self.language,
+            topic=script.topic,
+            topic_id=topic_id,
+            tempting=script.tempting,
+            location=script.location,
+            status=script.status,
+            exchanges=tuple(exchanges),
+            source=script.source,
+            extra={
+                "neeko": {
+                    "file": f"{system}/{entry.path.name}",
+                    "number": number,
+                    "entry": _framed(entry, exchanges),
+                }
+            },
+        ), script
+
+    def _topic(self, entry: AnswerEntry) -> tuple[str, str]:
+        """What it is about, and the number of that, where the entry or a question file says so."""
+        told = []
+        for key in ("topic", "topic_id"):
+            value = entry.raw.get(key)
+            told.append(" ".join(str(whole_text(value)).split()) if isinstance(value, str) else "")
+        topic, number = told
+        return topic, number or self.topics.get(normalised(topic), "")
+
+
+def _cause(turn: AnswerTurn, persona: Persona) -> Cause | None:
+    """Why an answer cannot be scored; a refusal can."""
+    if max(len(turn.asked), len(turn.answer)) > MAX_CHARS:
+        return "too_long"
+    cause = turn.cause(persona)
+    return None if cause == "refusal" else cause
+
+
+def _exchange(name: str, turn: AnswerTurn, cause: Cause | None) -> Exchange:
+    """A turn; an answer that is unfit stands as it was found."""
+    answer: str | None = turn.answer
+    if cause in ("contaminated", "not_spoken"):
+        answer = "\n".join(
+            part.content if part.role == turn.name else f"{part.role} {part.action}: {part.content}"
+            for part in turn.said
+        )
+    elif cause == "empty":
+        answer = None
+    return Exchange(
+        character=name,
+        asked=whole_text(turn.asked),
+        answer=whole_text(answer),
+        failure=None if cause is None else Failure(cause=cause, detail=_DETAIL.get(cause, "")),
+    )
+
+
+def _failed(interview: Interview) -> Iterator[LeftOut]:
+    for number, one in enumerate(interview.exchanges, 1):
+        if one.failure is not None:
+            place = f"{interview.id}, turn {number}"
+            yield LeftOut(interview.source, place, "failed")
+
+
+def _check_unique(interviews: Sequence[Interview]) -> None:
+    seen: dict[str, Interview] = {}
+    for one in interviews:
+        other = seen.setdefault(one.id, one)
+        if other is not one:
+            raise InputError(
+                f"the interview {one.id} stands twice (also in {other.source or 'another file'})",
+                path=one.source or None,
+                mend="Leave one of the two files",
+            )
+
+
+def _with_modes(interviews: Sequence[Interview]) -> tuple[Interview, ...]:
+    """Dialogues of which nobody says how they were led: replayed, where two systems' agree."""
+    systems: dict[str, set[str]] = defaultdict(set)
+    for one in interviews:
+        if one.mode != "single":
+            systems[_words(one)].add(one.model)
+
+    def mode(one: Interview) -> InterviewMode:
+        if one.mode != "unknown":
+            return one.mode
+        return "replayed" if len(systems[_words(one)]) > 1 else "unknown"
+
+    return tuple(
+        one if mode(one) == one.mode else one.model_copy(update={"mode": mode(one)})
+        for one in interviews
+    )
+
+
+def _words(one: Interview) -> str:
+    return content_hash(
+        [normalised(one.topic), [[e.character, normalised(e.asked or "")] for e in one.exchanges]]
+    )
+
+
+def _script_of(interview: Interview) -> InterviewScript:
+    """What was asked, as far as an interview shows it."""
+    live = interview.mode == "live" or any(e.asked is None for e in interview.exchanges)
+    topic = interview.topic or "?"
+    return InterviewScript(
+        id=interview.script_id,
+        kind=interview.kind,
+        language=interview.language,
+        topic=topic if live else interview.topic,
+        topic_id=interview.topic_id,
+        tempting=interview.tempting,
+        location=interview.location,
+        status=interview.status,
+        turns=tuple(
+            ScriptTurn(character=e.character, asked=None if live else e.asked)
+            for e in interview.exchanges
+        ),
+        source=interview.source,
+    )
+
+
+# Frames: entries as they were found, without the words that the exchanges hold already -----------
+
+
+def _framed(entry: AnswerEntry, exchanges: Sequence[Exchange]) -> dict[str, Any]:
+    """The entry with `true` where a text is, letter by letter, the one in its exchange."""
+    frame: dict[str, Any] = _plain(entry.raw, entry.path, entry.place)
+    for holder, key, number, whose in _texts(frame):
+        one = exchanges[number]
+        if holder[key] == (one.asked if whose == "asked" else one.answer):
+            holder[key] = True
+    return frame
+
+
+def _filled(frame: Mapping[str, Any], exchanges: Sequence[Exchange]) -> dict[str, Any]:
+    """The entry as it was found.
+
+    Raises:
+        ValueError: this is no frame of these exchanges.
+    """
+    entry: dict[str, Any] = _plain(frame, Path(), "")
+    for holder, key, number, whose in _texts(entry):
+        if holder[key] is True:
+            if number >= len(exchanges):
+                raise ValueError("fewer exchanges than turns")
+            one = exchanges[number]
+            holder[key] = one.asked if whose == "asked" else one.answer
+    return entry
+
+
+def _texts(entry: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str, int, str]]:
+    """Where an entry holds words: the object, its key, of which exchange, and whose they are."""
+    if "reply" in entry:
+        yield entry, "question", 0, "asked"
+        reply = entry["reply"]
+        for part in reply if isinstance(reply, list) else [reply]:
+            yield part, "content", 0, "answer"
+        return
+    for index, turn in enumerate(entry["content"]):
+        said = turn["turn_content"]
+        for part in said if isinstance(said, list) else [said]:
+            yield part, "content", index // 2, "answer" if index % 2 else "asked"
+
+
+def _plain(value: Any, path: Path, place: str, depth: int = 0) -> Any:
+    """A copy of a JSON value that every reader of JSON can read."""
+    if depth > MAX_DEPTH:
+        raise InputError("nested too deeply", path=path, place=place)
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v, path, place, depth + 1) for k, v in value.items()}
+    if isinstance(value, list):
+        return [_plain(v, path, place, depth + 1) for v in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        raise InputError("holds a number that is none (NaN)", path=path, place=place)
+    return value
+
+
+# Writing -----------------------------------------------------------------------------------------
+
+_INTERVIEWER: Mapping[Language, str] = {"en": "Man", "zh": "提问者"}
+_SPEAKING = "(speaking)"
+_SAFE = re.compile(r"[^\w.()+@ -]")
+
+
+def export_dialogues(
+    interviews: Iterable[Interview],
+    folder: Path,
+    *,
+    scripts: Iterable[InterviewScript] = (),
+) -> tuple[Path, ...]:
+    """Write interviews in the shapes of Neeko's `gen_results`, and questions in those of its own.
+
+    Imported entries come out as they went in, at the same place below `folder`. Others get an
+    entry of the same shape with one more key, `personae`, which holds what the shape has no place
+    for: with it, importing gives the same interviews again.
+
+    Args:
+        scripts: what was asked; questions, and topics of dialogues, go to `questions/`.
+
+    Returns:
+        The files written.
+
+    Raises:
+        OutputError: a file cannot be written.
+    """
+    asked = {script.id: script for script in scripts}
+    files: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    names = _FileNames()
+    for one in interviews:
+        kept = _as_found(one)
+        if kept is not None:
+            name, number, entry = kept
+        else:
+            name, number = names.of(one), 0
+            entry = _entry(one, asked.get(one.script_id))
+        files.setdefault(name, []).append((number, entry))
+    written = []
+    for name, numbered in files.items():
+        entries = [entry for _, entry in sorted(numbered, key=lambda pair: pair[0])]
+        path = folder / name
+        if path.suffix == ".json":
+            write_atomically(path, json.dumps(entries, indent=4))
+        else:
+            lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+            write_atomically(path, lines)
+        written.append(path)
+    return (*written, *_write_questions(asked.values(), folder / "questions"))
+
+
+def _as_found(one: Interview) -> tuple[str, int, dict[str, Any]] | None:
+    """File, number and entry of an imported interview; None, where it does not hold them."""
+    kept = one.extra.get("neeko")
+    if not isinstance(kept, Mapping):
+        return None
+    file, number, frame = kept.get("file"), kept.get("number"), kept.get("entry")
+    if not isinstance(file, str) or not isinstance(number, int) or not isinstance(frame, Mapping):
+        return None
+    parts = [_safe(part) for part in file.split("/")]
+    if len(parts) != 3 or Path(parts[-1]).suffix not in _ENDINGS:
+        return None
+    try:
+        return "/".join(parts), number, _filled(frame, one.exchanges)
+    except (InputError, KeyError, TypeError, ValueError):
+        return None  # somebody changed it: then it is written as one of ours
+
+
+def _safe(part: str) -> str:
+    """A part of a path that cannot lead out of its folder."""
+    return _SAFE.sub("-", part).strip(". ")[:100] or "-"
+
+
+class _FileNames:
+    """Where interviews of our own go; two models never share a folder."""
+
+    def __init__(self) -> None:
+        self._folders: dict[str, str] = {}
+
+    def of(self, one: Interview) -> str:
+        folder = _safe(one.model)
+        if self._folders.setdefault(folder, one.model) != one.model:
+            folder = f"{folder}-{content_hash(one.model)[:6]}"
+        ending = "json" if one.kind == "single" else "jsonl"
+        who = "trans_dialogues" if one.kind == "transfer" else _safe(slug(one.characters[0]))
+        name = who if one.kind == "transfer" else f"{who}_{one.kind}"
+        return f"{one.method}_interview_{one.kind}/{folder}/{name}.{ending}"
+
+
+def _entry(one: Interview, script: InterviewScript | None) -> dict[str, Any]:
+    """An interview of ours in Neeko's shape."""
+    rest = one.to_dict()
+    del rest["exchanges"]
+    ours: dict[str, Any] = {
+        "interview": rest,
+        "exchanges": [
+            {key: value for key, value in e.to_dict().items() if key not in ("asked", "answer")}
+            for e in one.exchanges
+        ],
+    }
+    if script is not None:
+        ours["script"] = script.to_dict()
+    first = one.exchanges[0]
+    if one.kind == "single":
+        return {
+            "topic_id": one.topic_id,
+            "question": first.asked,
+            "reply": _part(first.character, first.answer),
+            OURS: ours,
+        }
+    interviewer = _INTERVIEWER[one.language]
+    content: list[dict[str, Any]] = []
+    for number, e in enumerate(one.exchanges):
+        for role, name, text in (
+            ("interviewer", interviewer, e.asked),
+            ("character", e.character, e.answer),
+        ):
+            said = [] if text is None else [_part(name, text)]
+            content.append({"turn_id": number, "turn_role": role, "turn_content": said})
+    return {
+        "character": first.character,
+        "model": one.model,
+        "topic": one.topic,
+        "qid": one.script_id,
+        "max_turns": len(one.exchanges),
+        "finished": one.failure is None,
+        "content": content,
+        OURS: ours,
+    }
+
+
+def _part(role: str, text: str | None) -> dict[str, Any]:
+    return {"role": role, "action": _SPEAKING, "content": text}
+
+
+def _restored(
+    path: Path, place: str, line: Mapping[str, Any]
+) -> tuple[Interview, InterviewScript | None]:
+    """An interview out of an entry that `_entry` wrote.
+
+    Raises:
+        InputError: it is not such an entry.
+    """
+    ours = line[OURS]
+    mend = f"Take `{OURS}` out of the entry to have it read as anybody's"
+    try:
+        marks = ours["exchanges"]
+        if "reply" in line:
+            said = [line["question"], line["reply"]["content"]]
+        else:
+            turns = (turn["turn_content"] for turn in line["content"])
+            said = [turn[0]["content"] if turn else None for turn in turns]
+        if len(said) != 2 * len(marks):
+            raise ValueError("turns without marks")
+        whole = {
+            **ours["interview"],
+            "exchanges": [
+                {**mark, "asked": said[2 * n], "answer": said[2 * n + 1]}
+                for n, mark in enumerate(marks)
+            ],
+        }
+        script = ours.get("script")
+    except (KeyError, TypeError, IndexError, AttributeError, ValueError):
+        raise InputError(
+            f"`{OURS}` does not fit the entry", path=path, place=place, mend=mend
+        ) from None
+    return Interview.from_dict(_plain(whole, path, place), path=path, place=place), (
+        None
+        if script is None
+        else InterviewScript.from_dict(_plain(script, path, place), path=path, place=place)
+    )
+
+
+def _write_questions(scripts: Iterable[InterviewScript], folder: Path) -> list[Path]:
+    """Question files: single questions, and topics of dialogues, of each character."""
+    files: dict[str, dict[str, dict[str, str]]] = {}
+    for script in scripts:
+        if script.kind == "transfer":
+            continue
+        single = script.kind == "single"
+        text = script.turns[0].asked if single else script.topic
+        if not text:
+            continue
+        known = topic_of(script.topic_id)
+        topic = known.names[script.language] if known else script.topic if single else ""
+        who = _safe(slug(script.characters[0]))
+        name = f"generated_agent_interview_{'' if single else 'for_multiturn_'}{who}.json"
+        files.setdefault(name, {})[text] = {
+            "topic_id": script.topic_id,
+            "topic": topic,
+            "question": text,
+        }
+    written = []
+    for name, entries in files.items():
+        path = folder / name
+        write_atomically(path, json.dumps(list(entries.values()), indent=2, ensure_ascii=False))
+        written.append(path)
+    return written
