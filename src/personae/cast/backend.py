@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from personae.cast.base import base_ref, check_base, is_local
-from personae.cast.bearers import bearers
+from personae.cast.bearers import Bearers
 from personae.cast.dialogue import chat_prompt, spaced, unspaced, with_system
 from personae.cast.gguf_lora import PERMUTED
 from personae.cast.store import (
@@ -123,12 +123,12 @@ def pinned(model_id: str, names: Sequence[str]) -> dict[str, str]:
         InputError: there is no cast.
     """
     path = parse_cast_id(model_id).path
-    manifest = read_manifest(path)
+    bearers = Bearers(read_manifest(path).characters)
     made = {}
     for name in names:
-        found = next(iter(bearers(manifest.characters, name)), None)
+        found = next(iter(bearers.of(name)), None)
         if found is None:
-            known = ", ".join(c.name for c in manifest.characters)
+            known = ", ".join(bearers.names)
             raise UsageError(
                 f"{model_id} has no {name!r}; there are {known}. Add the character "
                 f"with personae cast add, or give another model with --character '{name}=MODEL'"

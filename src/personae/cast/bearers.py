@@ -2,23 +2,57 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Iterator, Sequence
+from itertools import combinations
 
 from personae.characters.prompt import plain_name
 from personae.records.cast import CastCharacter
 
+_NO_LETTER = re.compile(r"[\W_]+")
 
-def bearers(characters: Sequence[CastCharacter], name: str) -> tuple[str, ...]:
-    """Who goes by a name: nobody, one, or several where it means none for certain.
 
-    Whose very name it is, goes by it alone. Else a name or an alias that differs in case, width and
-    spaces only is the same.
-    """
-    if any(one.name == name for one in characters):
-        return (name,)
-    wanted = plain_name(name)
-    return tuple(
-        one.name
-        for one in characters
-        if any(plain_name(other) == wanted for other in (one.name, *one.aliases))
-    )
+class Bearers:
+    """Who goes by a name: nobody, one, or several where it means none for certain."""
+
+    def __init__(self, characters: Sequence[CastCharacter]) -> None:
+        self.names = tuple(one.name for one in characters)
+        plain: dict[str, dict[str, None]] = {}
+        bare: dict[str, dict[str, None]] = {}
+        runs: dict[str, dict[str, None]] = {}
+        for one in characters:
+            for name in (one.name, *one.aliases):
+                plain.setdefault(plain_name(name), {})[one.name] = None
+                bare.setdefault(bare_name(name), {})[one.name] = None
+                for run in parts(name):
+                    runs.setdefault(run, {})[one.name] = None
+        self._plain, self._bare, self._runs = plain, bare, runs
+
+    def of(self, name: str) -> tuple[str, ...]:
+        """By name or alias; case, width and spaces do not count.
+
+        Whose very name it is, goes by it alone.
+        """
+        return (name,) if name in self.names else tuple(self._plain.get(plain_name(name), ()))
+
+    def spelt(self, name: str) -> tuple[str, ...]:
+        """The same where letters and digits alone count: `Ada_Byron`."""
+        return self.of(name) or tuple(self._bare.get(bare_name(name), ()))
+
+    def by_part(self, name: str) -> tuple[str, ...]:
+        """The same, or by whole words of a name: `Holmes`."""
+        return self.spelt(name) or tuple(self._runs.get(plain_name(name), ()))
+
+
+def bare_name(name: str) -> str:
+    """A name's letters and digits."""
+    return _NO_LETTER.sub("", plain_name(name)) or name
+
+
+def parts(name: str) -> Iterator[str]:
+    """The runs of whole words in a name; single letters are none."""
+    words = plain_name(name).split()[:8]
+    for start, end in combinations(range(len(words) + 1), 2):
+        run = " ".join(words[start:end])
+        if len(run) > 1:
+            yield run
