@@ -25,7 +25,6 @@ from personae.session import Options, read_manifest
 from personae.stages import write_results
 from personae.trajectory_audit_stage import (
     AuditedTrajectories,
-    are_plays,
     audit_trajectories,
     read_trajectories,
 )
@@ -233,16 +232,6 @@ def test_plays_of_two_languages_or_protocols_are_two_audits(tmp_path: Path) -> N
 async def test_lift_has_no_audit_for_trajectories(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="lift:local"):
         await audited(a_run(tmp_path), "lift:local")
-
-
-def test_plays_and_answers_are_not_audited_together(tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    other = tmp_path / "answers.json"
-    other.write_text("[]")
-    assert are_plays([run]) is are_plays([run / PLAYS]) is True
-    assert are_plays([other]) is False
-    with pytest.raises(InputError, match="audited for one of them"):
-        are_plays([run, other])
 
 
 def test_the_command_audits_plays_and_can_be_resumed(

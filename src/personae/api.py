@@ -115,8 +115,8 @@ def evaluate(
 def audit(
     answers: Sequence[PathLike], judges: Sequence[str], out: PathLike, **arguments: Any
 ) -> Sequence[Audit]:
-    """Audit judges of answers, or of plays; see `personae.trajectory_audit_stage.audit_any`."""
-    from personae.trajectory_audit_stage import audit_any
+    """Audit judges of answers, plays or interviews; see `personae.audits.audit_any`."""
+    from personae.audits import audit_any
 
     return run_sync(audit_any([Path(a) for a in answers], judges, Path(out), **arguments)).audits
 

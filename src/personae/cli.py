@@ -19,7 +19,7 @@ from typing import Any
 from rich.console import Console
 
 from personae import __version__
-from personae.commands import cast, character, interview, play, rate, scene
+from personae.commands import cast, character, interview, play, rate, scene, serve
 from personae.commands.base import (
     Handler,
     Resume,
@@ -104,7 +104,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_report(commands)
     _add_agree(commands)
     _add_audit(commands)
-    for room in (interview, character, scene, play, rate, cast):
+    for room in (interview, character, scene, play, rate, cast, serve):
         room.add(commands)
     return parser
 
@@ -477,20 +477,25 @@ def _add_agree(commands: Any) -> None:
         type=Path,
         required=True,
         metavar="RATINGS.csv",
-        help="unit_id,rater,metric,score",
+        help="unit_id,rater,metric,score; or JSONL with these keys",
     )
     json_option(made)
 
 
 def _agree(args: argparse.Namespace) -> int:
-    from personae.judging.people import agree, agree_on_trajectories
+    from personae.interview_stage import is_interview_run
+    from personae.judging.people import agree, agree_on_interviews, agree_on_trajectories
     from personae.reports.gather import read_results
+    from personae.reports.interviews.gather import read_run
     from personae.reports.people import print_agreement
     from personae.reports.ratings import read_rated
     from personae.session import RESULTS
 
-    if read_manifest(args.run).kind == "play":
+    manifest = read_manifest(args.run)
+    if manifest.kind == "play":
         found = agree_on_trajectories(read_rated(args.run).rows, args.human)
+    elif is_interview_run(manifest):
+        found = agree_on_interviews(read_run(args.run).rows, args.human)
     else:
         found = agree(read_results(args.run / RESULTS), args.human)
     return show_document(args, found.to_dict(), lambda console: print_agreement(found, console))
@@ -517,8 +522,8 @@ def _add_audit(commands: Any) -> None:
 
 
 def _audit(args: argparse.Namespace) -> int:
+    from personae.audits import audit_any
     from personae.reports.audits import print_audits
-    from personae.trajectory_audit_stage import audit_any
 
     done = carry_out(
         args,

@@ -5,12 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
 from personae.audit_stage import (
     DEFAULT_LIMIT,
-    Audited,
-    audit_judges,
     causes_by_file,
     check_asked,
     check_groups,
@@ -91,23 +88,6 @@ def is_play(path: Path) -> bool:
     return first is not None and {"scene_hash", "events"} <= first[1].keys()
 
 
-def are_plays(paths: Sequence[Path]) -> bool:
-    """Whether an audit is for trajectories.
-
-    Raises:
-        InputError: some of the paths are plays and some are not.
-    """
-    found = {path: is_play(path) for path in paths}
-    if any(found.values()) and not all(found.values()):
-        play = next(path for path, is_one in found.items() if is_one)
-        other = next(path for path, is_one in found.items() if not is_one)
-        raise InputError(
-            f"{play} holds plays and {other} does not, and a judge is audited for one of them",
-            mend="Audit them one after the other",
-        )
-    return any(found.values())
-
-
 def read_trajectories(paths: Sequence[Path], language: Language | None = None) -> Material:
     """The trajectories of finished plays.
 
@@ -159,19 +139,6 @@ def read_trajectories(paths: Sequence[Path], language: Language | None = None) -
         )
     plays_hashes = tuple(digest for *_, digest in made.values())
     return Material(tuple(kept), tuple(left), spoken, protocol, plays_hashes)
-
-
-async def audit_any(
-    answers: Sequence[Path], judges: Sequence[str], out: Path, **arguments: Any
-) -> Audited | AuditedTrajectories:
-    """`audit_trajectories` where the answers are plays, else `audit_judges`.
-
-    Raises:
-        InputError: some of the paths are plays and some are not; else as the two.
-    """
-    if are_plays(answers):
-        return await audit_trajectories(answers, judges, out, **arguments)
-    return await audit_judges(answers, judges, out, **arguments)
 
 
 async def audit_trajectories(

@@ -1,9 +1,12 @@
-"""Do the judges score as people do? PersonaGym, Table 2 (answers); CharacterBox, Table 3 (plays).
+"""Do the judges score as people do?
 
-Ratings are a CSV file with the columns `unit_id,rater,metric,score`. A metric is a task (by any of
-its names) or a name of the rater's own, such as `overall`. A metric needs one scale for all its
-raters, but not that of the judges: correlations compare order (Spearman, Kendall) or are free of
-scale (Pearson), and single answers are compared by standardised scores.
+PersonaGym, Table 2 (answers); CharacterBox, Table 3 (plays); Neeko, Table 3 (interviews).
+
+Ratings are a CSV file with the columns `unit_id,rater,metric,score`, or JSONL with these keys. A
+metric is a task (by any of its names), one of those that plays or interviews are judged on, or a
+name of the rater's own, such as `overall`. A metric needs one scale for all its raters, but not
+that of the judges: correlations compare order (Spearman, Kendall) or are free of scale (Pearson),
+and single answers are compared by standardised scores.
 """
 
 from __future__ import annotations
@@ -15,18 +18,33 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from io import StringIO
+from itertools import groupby
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeAlias
 
 from pydantic import Field
 
 from personae.errors import InputError
+from personae.judging.interview_metrics import METRICS as INTERVIEW_METRICS
+from personae.judging.interview_metrics import SEVEN, TRANSFER, metrics_for, parse_interview_metric
+from personae.judging.interview_scores import AVERAGE as INTERVIEW_AVERAGE
+from personae.judging.interview_scores import Unit as InterviewUnit
+from personae.judging.interview_scores import Verdicts
 from personae.judging.metrics import KEYS, MAXIMS, METRICS, Kind, parse_metric
 from personae.judging.scores import JudgedAnswer, judged_answers
-from personae.judging.statistics import Interval, correlation, ordinal_alpha
+from personae.judging.statistics import Interval, cluster_bootstrap, correlation, ordinal_alpha
 from personae.judging.trajectory_scores import AVERAGE, Ratings
-from personae.records import Agreement, RatingRow, Record, ResultRow, Task
-from personae.records.files import read_text
+from personae.records import (
+    Agreement,
+    Estimate,
+    InterviewRow,
+    RatingRow,
+    Record,
+    ResultRow,
+    Task,
+)
+from personae.records.files import read_jsonl, read_text
+from personae.records.interview import InterviewMode, Method
 
 COLUMNS = ("unit_id", "rater", "metric", "score")
 OVERALL = "overall"
@@ -55,6 +73,7 @@ class MetricAgreement(Record):
         task: the task whose answers these are; None for a metric that is no task, over all of them.
         model: the model whose answers these are; None for all models of the run together. The
             paper's table is per model.
+        method, mode: of interviews, by which method the model played and how it was asked.
         measure: what stands against the ratings: the mean over the judges, or lift.
         units: answers with both; `unscored` those that people rated and no full panel scored.
 
@@ -63,6 +82,8 @@ class MetricAgreement(Record):
     metric: str
     task: Task | None
     model: str | None
+    method: Method | None = None
+    mode: InterviewMode | None = None
     measure: Literal["score", "lift"]
     units: int = Field(ge=0)
     unscored: int = Field(ge=0)
@@ -110,18 +131,72 @@ class TrajectoryDispute(Record):
     difference: float
 
 
+class InterviewDispute(TrajectoryDispute):
+    """An interview on which judges and people differ; `unit_id` is its id."""
+
+    method: Method
+    mode: InterviewMode
+
+
+class SystemMeans(Record):
+    """What people and judges gave to the same interviews of one model by one method.
+
+    Attributes:
+        interviews: those that both scored.
+        people, judges: means over characters of the means over their interviews (Trans: over
+            scripts), each on its own scale; `missing` is the share of the interviews that people
+            rated and no full panel scored.
+    """
+
+    metric: str
+    model: str
+    method: Method
+    mode: InterviewMode
+    interviews: int = Field(ge=0)
+    people: Estimate
+    judges: Estimate
+
+
+class SystemOrder(Record):
+    """Do judges put models and methods in the order in which people put them (Neeko, Table 3)?
+
+    Attributes:
+        by_people, by_judges: `MODEL by METHOD`, the highest mean first; of equal ones by name.
+        kendall: tau-b between the two sides' means, over the systems; None where all of a side are
+            the same. It has no interval: a run has few systems, and they are no sample of any.
+    """
+
+    metric: str
+    mode: InterviewMode
+    by_people: tuple[str, ...] = Field(min_length=2)
+    by_judges: tuple[str, ...] = Field(min_length=2)
+    kendall: float | None
+
+
 class HumanAgreement(Record):
     """What `agree` found.
 
     Attributes:
-        over: what the intervals resample: personas for answers, scenes for trajectories.
+        over: what the intervals resample: personas for answers, scenes for trajectories, characters
+            for interviews (for transfer dialogues their scripts).
+        systems, orders: of interviews.
     """
 
     metrics: tuple[MetricAgreement, ...]
     raters: tuple[RaterAgreement, ...]
-    disputes: tuple[Dispute | TrajectoryDispute, ...]
+    disputes: tuple[Dispute | InterviewDispute | TrajectoryDispute, ...]
     ratings: int = Field(ge=1)
-    over: Literal["personas", "scenes"] = "personas"
+    over: Literal["personas", "scenes", "characters"] = "personas"
+    systems: tuple[SystemMeans, ...] = ()
+    orders: tuple[SystemOrder, ...] = ()
+
+
+class _System(NamedTuple):
+    """Whose units are compared by themselves."""
+
+    model: str
+    method: Method | None = None
+    mode: InterviewMode | None = None
 
 
 class _Ratings(NamedTuple):
@@ -165,9 +240,9 @@ def agree(
         measures.append(("lift", lifts))
     return HumanAgreement(
         metrics=tuple(
-            _compare(metric, task, model, units, personas, name, values, seed)
+            _compare(metric, task, system, units, personas, name, values, seed)
             for metric in metrics
-            for task, model, units in _parts(metric, answers)
+            for task, system, units in _parts(metric, answers)
             for name, values in measures
         ),
         raters=tuple(_between_raters(metric, personas, seed) for metric in metrics),
@@ -220,7 +295,8 @@ def agree_on_trajectories(
     kinds: dict[str, Kind] = {u.unit_id: "characters" for u in characters.units}
     kinds |= {u.unit_id: "narrator" for u in narrators.units}
     metrics = _read(ratings_csv, units, partial(_name_of_trajectory, kinds))
-    metrics += _overall(metrics)
+    if all(m.name in METRICS + MAXIMS for m in metrics):
+        metrics += _overall(metrics, METRICS)
     scenes = {u: unit.scene for u, unit in units.items()}
 
     def scores(metric: _Ratings) -> dict[str, float]:
@@ -235,9 +311,11 @@ def agree_on_trajectories(
     of_metric = {metric.name: values for metric, values in judged}
     return HumanAgreement(
         metrics=tuple(
-            _compare(metric, None, model, rated, scenes, "score", values, seed)
+            _compare(metric, None, system, rated, scenes, "score", values, seed)
             for metric, values in judged
-            for model, rated in _by_model(metric, {u: unit.model for u, unit in units.items()})
+            for system, rated in _by_system(
+                metric, {u: _System(unit.model) for u, unit in units.items()}
+            )
         ),
         raters=tuple(_between_raters(metric, scenes, seed) for metric in metrics),
         disputes=tuple(
@@ -257,14 +335,172 @@ def agree_on_trajectories(
     )
 
 
-def _overall(metrics: Sequence[_Ratings]) -> list[_Ratings]:
-    """People's mean over the seven metrics, where they rated all and gave none of their own."""
+def agree_on_interviews(
+    rows: Sequence[InterviewRow], ratings_file: Path, *, disputes: int = 10, seed: int = 0
+) -> HumanAgreement:
+    """Compare the judges of an interview run with people's ratings of its interviews.
+
+    As Neeko, Table 3, where three people rated VK, RK and HK. A metric is one of the eight by its
+    key or name, or a name of the raters' own, which stands against the average of the seven (of
+    transfer dialogues: Trans). Where people rated several of the seven and nothing of their own,
+    the means over those are compared too, as `overall`.
+
+    Args:
+        rows: the verdicts of one run.
+        ratings_file: the ratings; UTF-8, at most 64 MB. Units are interview ids.
+        disputes: how many of the interviews with the largest differences to return.
+        seed: of the bootstrap.
+
+    Returns:
+        for each metric the correlations of people's mean rating with the mean over the judges, over
+        all interviews and, where there are several, for each model, method and mode; both sides'
+        means for each of these, and the order in which they put them. Intervals resample
+        characters, of transfer dialogues scripts.
+
+    Raises:
+        InputError: there are no rows; the ratings cannot be read (names the line and the mend); or
+            as `Verdicts`.
+
+    """
+    if not rows:
+        raise InputError(
+            "no judge has scored this run's interviews",
+            mend="Name one: personae interview ... --judge MODEL",
+        )
+    verdicts = Verdicts(rows)
+    units = {unit.interview: unit for unit in verdicts.units}
+    metrics = _read(ratings_file, units, partial(_name_of_interview, units))
+    own_names = [m.name for m in metrics if m.name not in INTERVIEW_METRICS]
+    parts = tuple(m.name for m in metrics if m.name in SEVEN)
+    if not own_names and len(parts) > 1:
+        metrics += _overall(metrics, parts)
+    clusters = {u: unit.cluster for u, unit in units.items()}
+    systems = {u: _System(unit.model, unit.method, unit.mode) for u, unit in units.items()}
+
+    def scores(metric: _Ratings) -> dict[str, float]:
+        if metric.name in INTERVIEW_METRICS:
+            given: Mapping[InterviewUnit, float] = verdicts.panel[metric.name]
+        elif metric.asked:
+            given = {**verdicts.panel[INTERVIEW_AVERAGE], **verdicts.panel[TRANSFER]}
+        else:
+            of_parts = [verdicts.panel[part] for part in parts]
+            given = {
+                unit: _mean(part[unit] for part in of_parts)
+                for unit in verdicts.units
+                if all(unit in part for part in of_parts)
+            }
+        return {unit.interview: score for unit, score in given.items()}
+
+    judged = [(metric, scores(metric)) for metric in metrics]
+    of_metric = {metric.name: values for metric, values in judged}
+    means = [
+        found
+        for metric, values in judged
+        for found in _system_means(metric, values, systems, clusters, seed)
+    ]
+    return HumanAgreement(
+        metrics=tuple(
+            _compare(metric, None, system, rated, clusters, "score", values, seed)
+            for metric, values in judged
+            for system, rated in _by_system(metric, systems)
+        ),
+        raters=tuple(_between_raters(metric, clusters, seed) for metric in metrics),
+        disputes=tuple(
+            InterviewDispute(
+                metric=metric.name,
+                unit_id=unit,
+                model=units[unit].model,
+                method=units[unit].method,
+                mode=units[unit].mode,
+                score=of_metric[metric.name][unit],
+                ratings=dict(sorted(metric.by_unit[unit].items())),
+                human_score=human,
+                difference=difference,
+            )
+            for metric, unit, human, difference in _disputes(judged, disputes)
+        ),
+        ratings=sum(len(by_rater) for m in metrics for by_rater in m.by_unit.values() if m.asked),
+        over="characters",
+        systems=tuple(means),
+        orders=tuple(_orders(means)),
+    )
+
+
+def _system_means(
+    metric: _Ratings,
+    values: Mapping[str, float],
+    systems: Mapping[str, _System],
+    clusters: Mapping[str, str],
+    seed: int,
+) -> Iterator[SystemMeans]:
+    """Both sides' means over the same interviews, for each model, method and mode."""
+    rated: dict[_System, list[str]] = defaultdict(list)
+    for unit in sorted(metric.by_unit):
+        rated[systems[unit]].append(unit)
+    for system, units in sorted(rated.items()):
+        both = [unit for unit in units if unit in values]
+        human = {unit: _mean(metric.by_unit[unit].values()) for unit in both}
+        missing = 1 - len(both) / len(units)
+        assert system.method is not None
+        assert system.mode is not None
+        yield SystemMeans(
+            metric=metric.name,
+            model=system.model,
+            method=system.method,
+            mode=system.mode,
+            interviews=len(both),
+            people=_estimate(human, both, clusters, missing, seed),
+            judges=_estimate(values, both, clusters, missing, seed),
+        )
+
+
+def _estimate(
+    values: Mapping[str, float],
+    units: Sequence[str],
+    clusters: Mapping[str, str],
+    missing: float,
+    seed: int,
+) -> Estimate:
+    found = cluster_bootstrap([values[u] for u in units], [clusters[u] for u in units], seed=seed)
+    return Estimate(
+        mean=found.value, low=found.low, high=found.high, n=found.clusters, missing=missing
+    )
+
+
+def _orders(means: Sequence[SystemMeans]) -> Iterator[SystemOrder]:
+    """The order of the systems of each metric and mode, where there are two or more."""
+
+    def place(one: SystemMeans) -> tuple[int, str]:
+        return [m.metric for m in means].index(one.metric), one.mode
+
+    for _, some in groupby(sorted(means, key=place), key=place):
+        known = [
+            (f"{one.model} by {one.method}", round(people, 9), round(judges, 9), one)
+            for one in some
+            if (people := one.people.mean) is not None and (judges := one.judges.mean) is not None
+        ]
+        if len(known) < 2:
+            continue
+        tau = correlation(
+            [judges for *_, judges, _ in known], [people for _, people, *_ in known], kind="kendall"
+        )
+        yield SystemOrder(
+            metric=known[0][3].metric,
+            mode=known[0][3].mode,
+            by_people=tuple(name for name, *_ in sorted(known, key=lambda k: (-k[1], k[0]))),
+            by_judges=tuple(name for name, *_ in sorted(known, key=lambda k: (-k[2], k[0]))),
+            kendall=tau.value,
+        )
+
+
+def _overall(metrics: Sequence[_Ratings], keys: Sequence[str]) -> list[_Ratings]:
+    """People's mean over these metrics, where they rated all of them."""
     by_name = {m.name: m for m in metrics}
-    if any(m.name not in METRICS + MAXIMS for m in metrics) or not by_name.keys() >= set(METRICS):
+    if not by_name.keys() >= set(keys):
         return []
     found: dict[str, dict[str, float]] = {}
-    for unit in by_name[METRICS[0]].by_unit:
-        given = [by_name[key].by_unit.get(unit, {}) for key in METRICS]
+    for unit in by_name[keys[0]].by_unit:
+        given = [by_name[key].by_unit.get(unit, {}) for key in keys]
         raters = set.intersection(*(set(one) for one in given))
         if raters:
             found[unit] = {r: _mean(one[r] for one in given) for r in sorted(raters)}
@@ -286,7 +522,8 @@ def _read(
             `_WrongMetricError` where the unit has no such metric.
     """
     found: dict[str, _Ratings] = {}
-    for number, cells in _lines(path):
+    by_line = _objects(path) if path.suffix.lower() in (".jsonl", ".ndjson") else _lines(path)
+    for number, cells in by_line:
 
         def wrong(what: str, mend: str, place: int = number) -> InputError:
             return InputError(what, path=path, place=f"line {place}", mend=mend)
@@ -321,7 +558,7 @@ def _read(
         ratings[rater] = float(text)
     if not found:
         raise InputError("holds no ratings", path=path, mend="Write one rating a line")
-    order = [*(task.value for task in Task), *METRICS, *MAXIMS]
+    order = [*(task.value for task in Task), *METRICS, *MAXIMS, *INTERVIEW_METRICS]
     return sorted(
         found.values(),
         key=lambda m: (order.index(m.name) if m.name in order else len(order), m.name),
@@ -361,6 +598,44 @@ def _name_of_trajectory(kinds: Mapping[str, Kind], name: str, unit: str) -> tupl
             "Rate characters on the seven metrics, narrators on the four maxims",
         )
     return key, None
+
+
+def _name_of_interview(
+    units: Mapping[str, InterviewUnit], name: str, unit: str
+) -> tuple[str, Task | None]:
+    try:
+        key = parse_interview_metric(name)
+    except ValueError:
+        return name, None
+    wanted = metrics_for("transfer" if units[unit].transfer else "multi")
+    if key not in wanted:
+        raise _WrongMetricError(
+            f"the metric is {key} but the interview is judged on {', '.join(wanted)}",
+            "Rate transfer dialogues on Trans, all other interviews on the seven",
+        )
+    return key, None
+
+
+def _objects(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
+    """Line numbers and cells of JSONL, as `_lines` gives them of CSV."""
+    for number, line in read_jsonl(path):
+        wrong = next(
+            (
+                column
+                for column in COLUMNS
+                if not isinstance(line.get(column), str)
+                and not (column == "score" and type(line.get(column)) in (int, float))
+            ),
+            None,
+        )
+        if wrong is not None or len(line) != len(COLUMNS):
+            raise InputError(
+                f"`{wrong}` is missing or no text" if wrong else "there are other keys beside it",
+                path=path,
+                place=f"line {number}",
+                mend=f"The keys are {', '.join(COLUMNS)}; a score may be a number",
+            )
+        yield number, {column: str(line[column]).strip() for column in COLUMNS}
 
 
 def _lines(path: Path) -> Iterator[tuple[int, dict[str, str]]]:
@@ -434,31 +709,31 @@ def _lifts(rows: Sequence[ResultRow]) -> dict[str, float]:
 
 def _parts(
     metric: _Ratings, answers: Mapping[str, JudgedAnswer]
-) -> Iterator[tuple[Task | None, str | None, list[str]]]:
+) -> Iterator[tuple[Task | None, _System | None, list[str]]]:
     """All rated answers, then each model's; for a metric that is no task, each task's too."""
     tasks: list[Task | None] = [metric.task]
     if metric.task is None:
         tasks += [t for t in Task if any(answers[u].task == t for u in metric.by_unit)]
     for task in tasks:
-        for model, rated in _by_model(metric, {u: a.model for u, a in answers.items()}):
-            yield task, model, [u for u in rated if task in (None, answers[u].task)]
+        for system, rated in _by_system(metric, {u: _System(a.model) for u, a in answers.items()}):
+            yield task, system, [u for u in rated if task in (None, answers[u].task)]
 
 
-def _by_model(
-    metric: _Ratings, models: Mapping[str, str]
-) -> Iterator[tuple[str | None, list[str]]]:
-    """All rated units, then, where there are several models, each one's."""
+def _by_system(
+    metric: _Ratings, systems: Mapping[str, _System]
+) -> Iterator[tuple[_System | None, list[str]]]:
+    """All rated units, then, where there are several systems, each one's."""
     rated = sorted(metric.by_unit)
     yield None, rated
-    of_run = sorted({models[u] for u in rated})
-    for model in of_run if len(of_run) > 1 else ():
-        yield model, [u for u in rated if models[u] == model]
+    of_run = sorted({systems[u] for u in rated})
+    for system in of_run if len(of_run) > 1 else ():
+        yield system, [u for u in rated if systems[u] == system]
 
 
 def _compare(
     metric: _Ratings,
     task: Task | None,
-    model: str | None,
+    system: _System | None,
     units: Sequence[str],
     clusters: Mapping[str, str],
     measure: Literal["score", "lift"],
@@ -478,7 +753,9 @@ def _compare(
     return MetricAgreement(
         metric=metric.name,
         task=task,
-        model=model,
+        model=system.model if system else None,
+        method=system.method if system else None,
+        mode=system.mode if system else None,
         measure=measure,
         units=len(both),
         unscored=len(units) - len(both),
