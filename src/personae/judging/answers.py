@@ -55,7 +55,7 @@ PROFILE_CHARS = 1200
 """Paragraphs of a profile are taken until they hold this many characters, at least one."""
 
 _PROMPT = re.compile(
-    r"</?s>|<\|[a-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>|^#{2,3} ?(?:Instruction|Response|Input)\b"
+    r"</?s>|<\|[A-Za-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>|^#{2,3} ?(?:Instruction|Response|Input)\b"
     r"|\bI want you to act (?:like|as)\b|(?:我希望你|我要你|我想让你|请你)扮演",
     re.MULTILINE,
 )
