@@ -228,7 +228,7 @@ def load_base(
         InputError: the directory is no model that transformers can load.
         WeightsError: `local` cannot be fetched.
     """
-    torch, transformers = _torch()
+    torch, transformers = torch_and_transformers()
     ref = base_ref(spec, progress=progress)
     folder = local_directory(spec, progress) if is_local(spec) else Path(spec).expanduser()
     place = torch.device(device or ("cuda" if torch.cuda.is_available() else "cpu"))
@@ -307,7 +307,7 @@ def local_directory(spec: str, progress: weights.Progress | None = None) -> Path
 
 def _convert(path: Path, folder: Path) -> None:
     """Write a GGUF as a Hugging Face directory: weights, config, tokenizer, chat template."""
-    torch, transformers = _torch()
+    torch, transformers = torch_and_transformers()
     source = {"gguf_file": path.name, "local_files_only": True, "trust_remote_code": False}
     with quiet_transformers():
         try:
@@ -334,7 +334,12 @@ def _convert(path: Path, folder: Path) -> None:
         tokenizer.save_pretrained(folder)
 
 
-def _torch() -> tuple[Any, Any]:
+def torch_and_transformers() -> tuple[Any, Any]:
+    """The two packages.
+
+    Raises:
+        UsageError: one of them is not installed.
+    """
     try:
         import torch
         import transformers

@@ -47,7 +47,7 @@ _COMMA = re.compile(r"[,，、;；&]")
 
 @dataclass(frozen=True)
 class Line:
-    """A message, and who perceived it.
+    """A message, or one speaker's part of it, and who perceived it.
 
     Attributes:
         number: of the message, from 0.
@@ -82,7 +82,7 @@ def read_lines(messages: Sequence[ChatMessage], bearers: Bearers) -> tuple[Line,
             several; a whisper begins in the middle of a message.
     """
     company = _Company(bearers, _others(messages))
-    return tuple(_read(number, one, company) for number, one in enumerate(messages))
+    return tuple(line for n, one in enumerate(messages) for line in _read(n, one, company))
 
 
 def perceived(lines: Iterable[Line], character: str) -> tuple[Line, ...]:
@@ -265,7 +265,7 @@ def _opening(text: str, *, whispers: bool = True) -> _Opening:
     return _Opening(speaker, True, None, rest, text)
 
 
-def _read(number: int, message: ChatMessage, company: _Company) -> Line:
+def _read(number: int, message: ChatMessage, company: _Company) -> Iterator[Line]:
     place = f"messages[{number}]"
     opening = _opening(message.content)
     names: tuple[tuple[str, bool], ...] = ()
@@ -276,14 +276,20 @@ def _read(number: int, message: ChatMessage, company: _Company) -> Line:
     name = None if message.name is None else _one_line(message.name) or None
     perceiving = _perceiving(message, names, company, place)
     if message.role == "system":
-        return Line(number, "system", name, False, opening.words, (), perceiving)
+        yield Line(number, "system", name, False, opening.words, (), perceiving)
+        return
     speaker, of_cast, text = _speaker(name, opening, company, place)
     _no_other_whisper(text, company, place)
-    if perceiving is not None and of_cast and speaker is not None:
-        perceiving |= {speaker}
     role: Literal["user", "assistant"] = "assistant" if message.role == "assistant" else "user"
     to = tuple(called for called, _ in names)
-    return Line(number, role, speaker, of_cast, text, to, perceiving)
+    said = [(speaker, text)]
+    if role == "assistant" and of_cast and speaker is not None and name is None and not to:
+        said = _merged(speaker, text, company, place)
+    for who, words in said:
+        own = frozenset({who}) if of_cast and who is not None else frozenset()
+        yield Line(
+            number, role, who, of_cast, words, to, None if perceiving is None else perceiving | own
+        )
 
 
 def _speaker(
@@ -309,6 +315,21 @@ def _speaker(
     if opening.to is not None:
         return before, False, opening.rest  # who whispers is somebody, known or not
     return None, False, opening.words
+
+
+def _merged(speaker: str, text: str, company: _Company, place: str) -> list[tuple[str | None, str]]:
+    """The lines of several characters that a chat program has sent as one message."""
+    first, *others = text.split("\n\n")
+    said: list[tuple[str | None, str]] = [(speaker, first)]
+    for paragraph in others:
+        named = _SPEAKER.match(paragraph)
+        who = None if named is None else company.character(named[1], place)
+        if named is not None and who is not None:
+            said.append((who, paragraph[named.end() :].strip()))
+        else:
+            last, before = said[-1]
+            said[-1] = (last, f"{before}\n\n{paragraph}")
+    return said
 
 
 def _perceiving(
