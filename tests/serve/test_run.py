@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 import openai
+import pytest
 from openai import AsyncOpenAI, OpenAI
 
 from tests.serve.scripted import NAMES, served
@@ -58,13 +59,10 @@ async def test_the_async_client_gets_an_answer_and_a_stream() -> None:
 
 
 async def test_a_model_that_nobody_knows_is_the_clients_not_found() -> None:
-    async with served() as here:
-        async with AsyncOpenAI(base_url=here.url, api_key="none") as client:
-            try:
-                await client.chat.completions.create(
-                    model="Nemo", messages=[{"role": "user", "content": "hello"}]
-                )
-            except openai.NotFoundError as error:
-                assert error.code == "model_not_found"
-            else:
-                raise AssertionError("answered")
+    async with served() as here, AsyncOpenAI(base_url=here.url, api_key="none") as client:
+        with pytest.raises(openai.NotFoundError) as caught:
+            await client.chat.completions.create(
+                model="Nemo", messages=[{"role": "user", "content": "hello"}]
+            )
+    assert caught.value.code == "model_not_found"
+    assert caught.value.param == "model"

@@ -12,7 +12,7 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from personae.errors import PersonaeError
-from personae.serve.api_errors import ApiError, of_engine, too_slow, unforeseen
+from personae.serve.api_errors import ApiError, of_engine, one_line, too_slow, unforeseen
 from personae.serve.engine import Engine, Finished, Speech
 from personae.serve.limits import ClientGoneError, Closing, Places
 from personae.serve.metrics import AnswerMeter
@@ -96,6 +96,8 @@ class Answer(Response):
             wording = Wording(speech.character, usage=self._asked.usage)
             opening = wording.first()
             async for piece in speech:
+                if not piece:
+                    continue
                 self._meter.piece()
                 await stream.write(opening + wording.piece(piece))
                 opening = b""
@@ -118,7 +120,7 @@ class Answer(Response):
         except PersonaeError as error:
             told = of_engine(error)
             if told.status >= 500:
-                _log.warning("The engine: %s", error)
+                _log.warning("The engine: %s", one_line(str(error)))
             raise told from error
 
 

@@ -121,6 +121,11 @@ def unforeseen() -> ApiError:
     return ApiError(500, "The server failed; its log says why", kind=SERVER, code="internal_error")
 
 
+def one_line(text: str) -> str:
+    """A text as one line of a log, whatever it quotes."""
+    return " ".join(clean(text).split())[:_MAX_MESSAGE]
+
+
 def of_engine(error: PersonaeError) -> ApiError:
     """What an engine's error means to whoever asked.
 

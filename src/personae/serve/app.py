@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from typing import Any
 
@@ -14,7 +15,7 @@ from starlette.routing import Route
 
 from personae.errors import InputError, PersonaeError
 from personae.serve.answering import Answer
-from personae.serve.api_errors import ApiError, of_engine, unforeseen, unknown_model
+from personae.serve.api_errors import ApiError, of_engine, one_line, unforeseen, unknown_model
 from personae.serve.doors import Doors, Logged, error_response
 from personae.serve.engine import AUTO, Engine, ServedCharacter
 from personae.serve.limits import ClientGoneError, Closing, Places, read_body
@@ -23,6 +24,7 @@ from personae.serve.replies import encode, model_entry
 from personae.serve.requests import read_chat
 from personae.serve.settings import ServeSettings
 
+_log = logging.getLogger("personae.serve")
 _AUTO = ServedCharacter(AUTO, {"about": "each request is routed to the character that it means"})
 
 
@@ -64,6 +66,7 @@ class _Service:
     def __init__(self, engine: Engine, settings: ServeSettings, closing: Closing) -> None:
         self._engine, self._settings, self._closing = engine, settings, closing
         self._created = int(time.time())
+        self._ill: str | None = None
         self._places = Places(settings.max_concurrency, settings.max_queue)
         self.metrics = Metrics(
             lambda: {c.name for c in engine.characters()},
@@ -113,6 +116,7 @@ class _Service:
         try:
             added = await self._engine.refresh()
         except InputError as error:
+            _log.warning("The cast: %s", one_line(str(error)))
             raise ApiError(
                 409, f"The cast cannot be taken in: {error.what}", code="cast_unreadable"
             ) from error
@@ -122,11 +126,16 @@ class _Service:
         return _document({"object": "characters", "added": list(added), "characters": names})
 
     async def health(self, _request: Request) -> Response:
-        """`GET /health`: 200, or 503 and why."""
-        why = "shutting down" if self._closing.begun else await self._engine.healthy()
-        if why is None:
-            return _document({"status": "ok", "characters": len(self._engine.characters())})
-        return _document({"status": "unavailable", "reason": why}, 503)
+        """`GET /health`: 200, or 503; everybody may ask, so the engine's reason is for the log."""
+        if self._closing.begun:
+            return _document({"status": "shutting_down"}, 503)
+        why = await self._engine.healthy()
+        if why != self._ill and why is not None:
+            _log.warning("The engine cannot answer: %s", one_line(why))
+        self._ill = why
+        if why is not None:
+            return _document({"status": "engine_unavailable"}, 503)
+        return _document({"status": "ok"})
 
     async def metrics_page(self, _request: Request) -> Response:
         """`GET /metrics`."""

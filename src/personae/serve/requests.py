@@ -23,7 +23,11 @@ MAX_NAME = 200
 MAX_SECRETS = 1000
 MAX_SEED = 2**63 - 1
 
-_Name = Annotated[str, Field(min_length=1, max_length=MAX_NAME, pattern=r"\S")]
+# Names stand at the heads of lines in prompts: one that breaks a line could speak for another.
+_BREAK = r"\p{Cc}\p{Zl}\p{Zp}"
+_Name = Annotated[
+    str, Field(max_length=MAX_NAME, pattern=rf"^[^{_BREAK}]*[^\s{_BREAK}][^{_BREAK}]*$")
+]
 
 # What each parameter that we cannot carry out may say: then it asks for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
