@@ -225,7 +225,7 @@ class _Import:
         self.beside: dict[str, Interviewee] = {}
         self.looked: set[Path] = set()
         self.drafts: list[_Draft] = []
-        self.ours: list[tuple[Interview, InterviewScript | None]] = []
+        self.ours: list[tuple[Path, str, Interview, InterviewScript | None]] = []
         self.topics: dict[str, str] = {}
 
     # Reading -----------------------------------------------------------------------------------
@@ -248,9 +248,10 @@ class _Import:
             if not isinstance(line, Mapping):
                 raise _nothing(path, place)
             if OURS in line:
-                self.ours.append(_restored(path, place, line))
+                self.ours.append((path, place, *_restored(path, place, line)))
             elif "exchanges" in line:
-                self.ours.append((Interview.from_dict(line, path=path, place=place), None))
+                kept = Interview.from_dict(line, path=path, place=place)
+                self.ours.append((path, place, kept, None))
             elif "content" in line or "reply" in line:
                 read = single_entry if "reply" in line else dialogue_entry
                 entry = read(path, place, line)
@@ -296,7 +297,7 @@ class _Import:
             names_of(p for p in known.values() if p not in self.people),
             {name: name for name in sorted(stated)},
         )
-        made: list[Interview] = [interview for interview, _ in self.ours]
+        made: list[Interview] = [interview for _, _, interview, _ in self.ours]
         scripts: dict[str, InterviewScript] = {}
         appended: Counter[str] = Counter()
         runs: Counter[tuple[str, str, str]] = Counter()
@@ -305,12 +306,16 @@ class _Import:
             interview, script = self._interview(draft, names, known, left_out, runs)
             run = int(interview.model.rpartition("#run-")[2]) if "#run-" in interview.model else 1
             if run > 1:
-                path = str(draft.entry.path)
-                appended[path] = max(appended[path], run)
+                file = str(draft.entry.path)
+                appended[file] = max(appended[file], run)
             made.append(interview)
             scripts.setdefault(script.id, script)
-        for interview, kept in self.ours:
-            left_out += _failed(interview)
+        for path, place, interview, kept in self.ours:
+            left_out += (
+                LeftOut(str(path), f"{place}, turn {number}", "failed")
+                for number, one in enumerate(interview.exchanges, 1)
+                if one.failure is not None
+            )
             script = kept or _script_of(interview)
             scripts.setdefault(script.id, script)
         _check_unique(made)
@@ -431,13 +436,6 @@ def _exchange(name: str, turn: AnswerTurn, cause: Cause | None) -> Exchange:
         answer=whole_text(answer),
         failure=None if cause is None else Failure(cause=cause, detail=_DETAIL.get(cause, "")),
     )
-
-
-def _failed(interview: Interview) -> Iterator[LeftOut]:
-    for number, one in enumerate(interview.exchanges, 1):
-        if one.failure is not None:
-            place = f"{interview.id}, turn {number}"
-            yield LeftOut(interview.source, place, "failed")
 
 
 def _check_unique(interviews: Sequence[Interview]) -> None:

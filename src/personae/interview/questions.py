@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from personae.characters.prompt import persona_line
 from personae.errors import InputError
 from personae.interview.names import Names, names_of
 from personae.interview.people import Interviewee
@@ -37,7 +38,7 @@ from personae.records import (
     Shortfall,
     content_hash,
 )
-from personae.records.files import read_json, read_jsonl, read_text
+from personae.records.files import files_of, read_json, read_jsonl, read_text
 from personae.records.interview import InterviewKind
 from personae.records.similarity import Distinct, normalised
 
@@ -58,6 +59,8 @@ tenth leaves one among ten."""
 MAX_TEXT = 4_000
 """Characters of one question in a file."""
 MAX_SCRIPTS = 100_000
+MAX_PROFILE = 12_000
+"""Characters of what a writer reads of a character."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,7 @@ def question_script(
 # Reading -----------------------------------------------------------------------------------------
 
 MEND = "What files of questions look like is in docs/interview-data.md"
+_ENDINGS = (".json", ".jsonl", ".txt")
 _NAMED = re.compile(r"generated_agent_interview_(?:for_multiturn_)?(?P<name>.+)", re.IGNORECASE)
 
 
@@ -170,50 +174,69 @@ def read_scripts(
     Questions (JSON, JSONL, or text with one a line) are each a script, and with `turns` above 1 the
     topic of an interview of so many turns that an interviewer leads. Dialogues become replayed
     scripts of their interviewer's words. `scripts.jsonl` is taken as it is; a run directory or its
-    `interviews.jsonl` is replayed: what was asked there is asked again, word for word.
+    `interviews.jsonl` is replayed: what was asked there is asked again, word for word. Of any other
+    folder all files are read.
 
     Args:
         location, status: for all of them (appendix B.2); None leaves what a file says.
         left_out: takes down what is not asked and why: `not_asked`, its character is not among the
-            people; `one_role`, a transfer dialogue with one character. Without it such an entry is
-            an error.
+            people; `one_role`, a transfer dialogue with one character; `empty`, words are missing.
+            Without it such an entry is an error.
 
     Raises:
-        InputError: a file is of no known shape (names file and place); nothing in a file is for
+        InputError: a file is of no known shape (names file and place); nothing in the files is for
             these people; an entry is left out and `left_out` is not given.
     """
     found: dict[str, InterviewScript] = {}
-    for path in paths:
-        if len(found) > MAX_SCRIPTS:
-            raise InputError(f"more than the {MAX_SCRIPTS:,} scripts allowed", path=path)
+    strangers: list[str] = []
+    changed = {
+        key: value
+        for key, value in (("location", location), ("status", status))
+        if value is not None
+    }
+    for path in _files(paths):
         reading = _Reading(path, tuple(people), turns, language)
-        scripts = list(reading.scripts())
-        if not scripts:
-            raise InputError(
-                "asks none of the characters"
-                + (f", but {_some(reading.strangers)}" if reading.strangers else ""),
-                path=path,
-                mend="Give their cards under --characters, or other questions",
-            )
-        if reading.left_out and left_out is None:
+        for script in reading.scripts():
+            found.setdefault(script.id, script.model_copy(update=changed) if changed else script)
+            if len(found) > MAX_SCRIPTS:
+                raise InputError(f"more than the {MAX_SCRIPTS:,} scripts allowed", path=path)
+        strangers += reading.strangers
+        if left_out is not None:
+            left_out += reading.left_out
+        elif reading.left_out:
             first = reading.left_out[0]
             raise InputError(
                 f"cannot be asked ({first.cause})"
-                + (f": {_some(reading.strangers)}" if reading.strangers else ""),
+                + (f": {_some(strangers)} is not among the characters" if strangers else ""),
                 path=path,
                 place=first.place,
-                mend="Give the card of every character under --characters",
+                mend="Give the card of every character under --characters, or other questions",
             )
-        if left_out is not None:
-            left_out += reading.left_out
-        for script in scripts:
-            changed = {
-                key: value
-                for key, value in (("location", location), ("status", status))
-                if value is not None
-            }
-            found.setdefault(script.id, script.model_copy(update=changed) if changed else script)
+    if paths and not found:
+        raise InputError(
+            "asks none of the characters" + (f", but {_some(strangers)}" if strangers else ""),
+            path=paths[0] if len(paths) == 1 else None,
+            mend="Give their cards under --characters, or other questions",
+        )
     return tuple(found.values())
+
+
+def _files(paths: Sequence[Path]) -> Iterator[Path]:
+    """The paths; for a folder that is no run, what it holds."""
+    for path in paths:
+        is_folder = os.path.isdir(path)  # noqa: PTH112  (Path.is_dir raises without permission)
+        if not is_folder or os.path.lexists(path / SCRIPTS):
+            yield path
+            continue
+        root = Path(os.path.realpath(path))
+        several = [file for ending in _ENDINGS for file in files_of(path, ending, root)]
+        if not several:
+            raise InputError(
+                f"holds no questions (no {', '.join(_ENDINGS)} and no {SCRIPTS})",
+                path=path,
+                mend="Give files of questions, or a run",
+            )
+        yield from several
 
 
 def _some(names: Iterable[str]) -> str:
@@ -492,6 +515,12 @@ async def write_questions(
     return tuple(scripts), tuple(short)
 
 
+def _told(person: Interviewee, language: Language) -> str:
+    """What a writer reads of a character: not its secrets, which no question may give away."""
+    text = persona_line(person.card, language=language).description
+    return text if len(text) <= MAX_PROFILE else f"{text[:MAX_PROFILE]}…"
+
+
 async def _written(
     model: Model,
     writer: str,
@@ -516,7 +545,7 @@ async def _written(
                     "questioning/write",
                     language,
                     name=person.name,
-                    profile=person.profile,
+                    profile=_told(person, language),
                     topic=topic.id,
                     count=wanted,
                     accepted=[*accepted, *found],
