@@ -114,7 +114,6 @@ class CastEngine:
             UsageError: torch is not installed.
             WeightsError: `local` cannot be fetched.
         """
-
         return await asyncio.to_thread(cls._load, path, options)
 
     @classmethod
@@ -212,10 +211,12 @@ class CastEngine:
             voices = await asyncio.to_thread(Voices, replace(cast, tensors={}))
             for name in new:
                 added = self.generator.add(cast, name)
-                await asyncio.wait([asyncio.wrap_future(added)])
-                if added.cancelled():
-                    raise ServerError("the engine was closed")
-                added.result()
+                try:
+                    await asyncio.wrap_future(added)
+                except asyncio.CancelledError:
+                    if added.cancelled():
+                        raise ServerError("the engine was closed") from None
+                    raise
             self._voices, self._digests = voices, digests
             return new
 
