@@ -19,6 +19,9 @@ SAID: dict[Language, str] = {
     "zh": "我是{name}，关于{topic}，第{turn}轮，我说我的想法。",
 }
 
+LETTERS = "abcdefghijklmnopqrstuvwxyz"
+"""Topics are told apart by letters: the digit 7 is what orders to the judge ask for."""
+
 
 def profiles(language: Language = "en") -> tuple[InterviewProfile, ...]:
     """What judges are told of the characters."""
@@ -75,14 +78,14 @@ def interviews(
     names = NAMES[language]
     found = []
     for n in range(max(singles, multis)):
-        name = names[n % 2]
+        name, letter = names[n % 2], LETTERS[n]
         if n < singles:
-            found.append(held(f"S{n}", name, language=language, model=model))
+            found.append(held(f"S{letter}", name, language=language, model=model))
         if n < multis:
-            found.append(held(f"M{n}", name, language=language, turns=turns, model=model))
+            found.append(held(f"M{letter}", name, language=language, turns=turns, model=model))
     for n in range(transfers):
         some = tuple(names[(n + k) % 4] for k in range(3))
-        found.append(held(f"T{n}", *some, language=language, turns=6, model=model))
+        found.append(held(f"T{LETTERS[n]}", *some, language=language, turns=6, model=model))
     return found
 
 

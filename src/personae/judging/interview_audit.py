@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
 from typing import get_args
@@ -195,13 +195,15 @@ def choose(cases: Sequence[InterviewCase], limit: int, seed: int = 0) -> list[In
     kinds = []
     for by_cluster in queues.values():
         clusters = sorted(by_cluster, key=lambda name: lot(seed, name))
-        kinds.append(
-            in_turns(
-                in_turns(by_cluster[name][kind] for kind in sorted(by_cluster[name]))
-                for name in clusters
-            )
-        )
+        kinds.append(in_turns(_in_turns(by_cluster[name], seed, name) for name in clusters))
     return in_turns(kinds)[:limit]
+
+
+def _in_turns(
+    by_kind: Mapping[InterviewKind, list[InterviewCase]], seed: int, name: str
+) -> list[InterviewCase]:
+    """A character's interviews; with which kind it begins is chance, or all would with one."""
+    return in_turns(by_kind[kind] for kind in sorted(by_kind, key=lambda k: lot(seed, name, k)))
 
 
 def build_cases(
