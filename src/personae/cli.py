@@ -413,10 +413,13 @@ def _report(args: argparse.Namespace) -> int:
 def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> int:
     from personae.reports import print_report, report_document, write_csv, write_html
     from personae.reports.gather import gather
+    from personae.reports.interviews import are_interview_runs
     from personae.reports.scenes import are_play_runs
 
     if args.command == "report" and are_play_runs(runs):
         return _show_plays(args, runs)
+    if args.command == "report" and are_interview_runs(runs):
+        return interview.show_interviews(args, runs, page=args.out or runs[0] / REPORT)
     if args.command == "report" and read_manifest(runs[0]).kind == "cast eval":
         return cast.show_evaluation(args, runs)
     if getattr(args, "scene", None):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from personae.audit_stage import causes_by_file
 from personae.cast.backend import parse_cast_id, pinned
 from personae.errors import InputError, OutputError, StoppedEarlyError, UsageError
 from personae.interview.evaluate import panel
@@ -24,18 +25,21 @@ from personae.interview.hold import (
     interview_id,
     speaker_id,
 )
-from personae.interview.neeko import Imported, import_dialogues
+from personae.interview.neeko import import_dialogues
 from personae.interview.people import Interviewee, read_interviewees
-from personae.interview.questions import WRITER_SAMPLING, read_scripts, write_questions
-from personae.interview.transfer import transfer_scripts
+from personae.interview.questions import (
+    INTERVIEWS,
+    SCRIPTS,
+    WRITER_SAMPLING,
+    read_scripts,
+    write_questions,
+)
+from personae.interview.transfer import TURNS, transfer_scripts
 from personae.journal.client import Client, Plan
 from personae.journal.flow import each
-from personae.judging.interviews import (
-    JUDGE_SAMPLING,
-    InterviewCase,
-    interview_rubric_hash,
-    judge_rows,
-)
+from personae.judging.answers import LeftOut
+from personae.judging.interview_metrics import interview_rubric_hash
+from personae.judging.interviews import INTERVIEW_SAMPLING, case_of, judge_rows
 from personae.judging.lift import check_words
 from personae.models.registry import Registry, model_scheme
 from personae.records import (
@@ -68,13 +72,9 @@ Kept = TypeVar("Kept", bound=Record)
 
 INTERVIEW = "interview"
 IMPORT = "interview import"
-SCRIPTS = "scripts.jsonl"
 PROFILES = "profiles.jsonl"
-INTERVIEWS = "interviews.jsonl"
 ROOMS = ("interviews", "questioning", "interview_rating")
 METHODS: tuple[Method, ...] = ("prompt", "rag", "cast")
-TRANSFER_TURNS = 5
-"""Rounds of a transfer dialogue (appendix A.3)."""
 TRANSFER_EACH = 10
 """Transfer dialogues for each character: the paper has 90 of nine (appendix A.3)."""
 
@@ -179,6 +179,7 @@ async def interview(
     if transfer and len(people) < 2:
         raise UsageError("--transfer needs two characters at least")
     voices = _voices(models, methods, tuple(people))
+    unasked: list[LeftOut] = []
     given = read_scripts(
         questions,
         tuple(people.values()),
@@ -186,6 +187,7 @@ async def interview(
         language=language,
         location=location,
         status=status,
+        left_out=unasked,
     )
     _check_led(given, interviewer, transfer)
     samplings = {
@@ -194,7 +196,7 @@ async def interview(
         ),
         "interviewer": seeded(INTERVIEWER_SAMPLING, seed),
         "writer": seeded(WRITER_SAMPLING, seed),
-        "judge": seeded(JUDGE_SAMPLING, seed),
+        "judge": seeded(INTERVIEW_SAMPLING, seed),
     }
     material = Material(
         people=people,
@@ -236,18 +238,19 @@ async def interview(
         ),
     )
     async with open_run(out, manifest, options, registry=registry) as run:
-        notes: list[str] = []
+        notes = _left_out_notes(unasked)
         scripts = given
         if generate is not None:
-            scripts, notes = await _written(
+            scripts, short = await _written(
                 run, material, generate, 1 if transfer else turns or 1, location, status
             )
+            notes += short
         if transfer:
             scripts = transfer_scripts(
                 scripts,
                 tuple(people.values()),
                 TRANSFER_EACH * len(people) if limit is None else limit,
-                turns=turns or TRANSFER_TURNS,
+                turns=turns or TURNS,
                 seed=seed,
                 live=interviewer is not None and generate is None,
             )
@@ -290,9 +293,11 @@ async def import_interviews(
     people = read_interviewees(characters, language) if characters else ()
     found = import_dialogues(files, people, language=language)
     interviews = _limited_interviews(found.interviews, limit)
+    profiles = {p.name: p for p in found.profiles}
     if judges:
-        _check_profiles(interviews, found)
-    sampling = seeded(JUDGE_SAMPLING, seed)
+        for one in interviews:
+            case_of(one, profiles)  # better noticed before anything is paid for
+    sampling = seeded(INTERVIEW_SAMPLING, seed)
     material = Material(
         people={},
         voices=(),
@@ -323,7 +328,6 @@ async def import_interviews(
             _keep(found.profiles, out / PROFILES)
             _keep(found.scripts, out / SCRIPTS)
             _keep(interviews, out / INTERVIEWS)
-        profiles = {p.name: p.text for p in found.profiles}
         return await _carry_out(run, material, [_Given(i) for i in interviews], profiles)
 
 
@@ -459,17 +463,13 @@ def _limited_interviews(
     return tuple(one for one in interviews if one.id in kept)
 
 
-def _check_profiles(interviews: Sequence[Interview], found: Imported) -> None:
-    known = {p.name for p in found.profiles}
-    for one in interviews:
-        for name in one.characters:
-            if name not in known and one.failure is None:
-                raise InputError(
-                    f"there is no profile of {name!r}, and judges need one",
-                    path=one.source or None,
-                    mend="Put wiki_NAME.txt into profiles/ beside the data, or give "
-                    "--characters CARD",
-                )
+def _left_out_notes(left_out: Sequence[LeftOut]) -> list[str]:
+    """What of the question files is not asked, in plain words."""
+    return [
+        f"{path}: {count} not asked ({cause})"
+        for path, causes in causes_by_file(left_out).items()
+        for cause, count in sorted(causes.items())
+    ]
 
 
 # Holding and judging -----------------------------------------------------------------------------
@@ -494,12 +494,15 @@ async def _hold_and_judge(
     run: Run, material: Material, scripts: Sequence[InterviewScript]
 ) -> Interviewed:
     jobs = [_Asked(script, voice) for script in scripts for voice in material.voices]
-    profiles = {p.name: p.text for p in material.profiles}
+    profiles = {p.name: p for p in material.profiles}
     return await _carry_out(run, material, jobs, profiles)
 
 
 async def _carry_out(
-    run: Run, material: Material, jobs: Sequence[_Asked | _Given], profiles: Mapping[str, str]
+    run: Run,
+    material: Material,
+    jobs: Sequence[_Asked | _Given],
+    profiles: Mapping[str, InterviewProfile],
 ) -> Interviewed:
     """Hold and judge in an open run, and write what there is, when it is stopped too.
 
@@ -534,7 +537,7 @@ async def _carry_out(
 
 
 async def _one(
-    model: Model, job: _Asked | _Given, material: Material, profiles: Mapping[str, str]
+    model: Model, job: _Asked | _Given, material: Material, profiles: Mapping[str, InterviewProfile]
 ) -> _Held:
     """Hold an interview, or take it as it is, and have every judge judge it."""
     if isinstance(job, _Given):
@@ -554,7 +557,7 @@ async def _one(
         )
     if not material.judges:
         return _Held(done)
-    case = InterviewCase(done, {n: profiles[n] for n in done.characters if n in profiles})
+    case = case_of(done, profiles)
     found = await asyncio.gather(
         *(
             judge_rows(model, seat, case, sampling=material.sampling["judge"])
