@@ -39,10 +39,11 @@ from personae.journal.client import Client, Plan
 from personae.journal.flow import each
 from personae.judging.answers import LeftOut
 from personae.judging.interview_metrics import interview_rubric_hash
-from personae.judging.interviews import INTERVIEW_SAMPLING, case_of, judge_rows
+from personae.judging.interviews import INTERVIEW_SAMPLING, InterviewCase, case_of, judge_rows
 from personae.judging.lift import check_words
 from personae.models.registry import Registry, model_scheme
 from personae.records import (
+    Failure,
     Interview,
     InterviewProfile,
     InterviewRow,
@@ -278,14 +279,15 @@ async def import_interviews(
 ) -> Interviewed:
     """Published interviews as a run (`personae interview import`), judged where judges are named.
 
-    A reply that is empty or contaminated is kept and reported, and never scored.
+    A reply that is empty or contaminated is kept and reported, and never scored; nor is a dialogue
+    with somebody of whom there is no profile.
 
     Args:
         files: see docs/interview-data.md; folders of them.
         characters: cards, where no profile lies beside the files.
 
     Raises:
-        InputError: a file cannot be used; judges are named and a character has no profile.
+        InputError: a file cannot be used; judges are named and there is a profile of nobody.
         StoppedEarlyError: as `interview`.
     """
     options = options or Options()
@@ -295,8 +297,7 @@ async def import_interviews(
     interviews = _limited_interviews(found.interviews, limit)
     profiles = {p.name: p for p in found.profiles}
     if judges:
-        for one in interviews:
-            case_of(one, profiles)  # better noticed before anything is paid for
+        _check_known(interviews, profiles)
     sampling = seeded(INTERVIEW_SAMPLING, seed)
     material = Material(
         people={},
@@ -456,10 +457,12 @@ def _limited_interviews(
 ) -> tuple[Interview, ...]:
     if limit is None:
         return tuple(interviews)
-    queues: dict[object, list[Interview]] = {}
+    systems: dict[object, dict[object, list[Interview]]] = {}
     for one in interviews:
-        queues.setdefault((one.model, one.kind, one.characters), []).append(one)
-    kept = {one.id for one in in_turns(queues.values())[:limit]}
+        of_system = systems.setdefault((one.model, one.kind), {})
+        of_system.setdefault(one.characters, []).append(one)
+    queues = [in_turns(by_character.values()) for by_character in systems.values()]
+    kept = {one.id for one in in_turns(queues)[:limit]}
     return tuple(one for one in interviews if one.id in kept)
 
 
@@ -470,6 +473,25 @@ def _left_out_notes(left_out: Sequence[LeftOut]) -> list[str]:
         for path, causes in causes_by_file(left_out).items()
         for cause, count in sorted(causes.items())
     ]
+
+
+def _check_known(interviews: Sequence[Interview], profiles: Mapping[str, InterviewProfile]) -> None:
+    """Better noticed before anything is paid for."""
+    lacking = {name for one in interviews for name in one.characters if name not in profiles}
+    if lacking and not any(lacking.isdisjoint(one.characters) for one in interviews):
+        raise InputError(
+            f"no profile of {', '.join(sorted(lacking))}, which judges need",
+            mend="Put wiki_NAME.txt into profiles/ beside the data, or give --characters CARD...",
+        )
+
+
+def _case(interview: Interview, profiles: Mapping[str, InterviewProfile]) -> InterviewCase:
+    """What a judge is shown; of a published one perhaps nothing is known to hold it against."""
+    lacking = [name for name in interview.characters if name not in profiles]
+    if interview.method == "imported" and interview.failure is None and lacking:
+        detail = f"nothing is known of {', '.join(lacking)} that an answer could be held against"
+        return InterviewCase(interview, (), Failure(cause="no_profile", detail=detail))
+    return case_of(interview, profiles)
 
 
 # Holding and judging -----------------------------------------------------------------------------
@@ -557,7 +579,7 @@ async def _one(
         )
     if not material.judges:
         return _Held(done)
-    case = case_of(done, profiles)
+    case = _case(done, profiles)
     found = await asyncio.gather(
         *(
             judge_rows(model, seat, case, sampling=material.sampling["judge"])
