@@ -10,16 +10,21 @@ from hypothesis import strategies as st
 from scipy import stats
 
 from personae.errors import InputError
+from personae.judging.interview_metrics import SEVEN
 from personae.judging.metrics import MAXIMS, METRICS
 from personae.judging.people import (
     Dispute,
     HumanAgreement,
+    InterviewDispute,
     MetricAgreement,
     TrajectoryDispute,
     agree,
+    agree_on_interviews,
     agree_on_trajectories,
 )
-from personae.records import Failure, RatingRow, ResultRow, Task
+from personae.records import Failure, InterviewRow, RatingRow, ResultRow, Task
+from personae.records.interview import Method
+from tests.judging.interviews import a_row
 
 EA, TC = Task.EXPECTED_ACTION, Task.TOXICITY_CONTROL
 HEADER = "unit_id,rater,metric,score"
@@ -401,3 +406,202 @@ def test_a_narrators_work_is_rated_by_the_maxims_and_by_nothing_else(tmp_path: P
 def test_a_run_that_nobody_rated_is_an_error_with_the_mend(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="personae rate"):
         agree_on_trajectories([], csv_file(tmp_path, "a,r,KA,1"))
+
+
+# Interviews --------------------------------------------------------------------------------------
+
+KNOWLEDGE = ("VK", "RK", "HK")
+
+
+def test_interviews_are_correlated_metric_by_metric_and_overall_as_scipy_does(
+    tmp_path: Path,
+) -> None:
+    numbers = random.Random(11)
+    rows, lines, judged, human = [], [], [], []
+
+    def near(level: int) -> list[int]:
+        return [min(7, max(1, level + numbers.randint(-1, 1))) for _ in KNOWLEDGE]
+
+    for i in range(30):
+        level = numbers.randint(1, 7)
+        by_judges, by_people = [near(level) for _ in range(2)], [near(level) for _ in range(3)]
+        for n, scores in enumerate(by_judges):
+            rows += [
+                a_row(key, score, script=f"s{i}", characters=("abcdef"[i % 6],), judge=f"j{n}")
+                for key, score in zip(KNOWLEDGE, scores, strict=True)
+            ]
+        lines += [
+            f"s{i}@m#prompt,r{n},{key},{score}"
+            for n, scores in enumerate(by_people)
+            for key, score in zip(KNOWLEDGE, scores, strict=True)
+        ]
+        judged.append([sum(two) / 2 for two in zip(*by_judges, strict=True)])
+        human.append([sum(three) / 3 for three in zip(*by_people, strict=True)])
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    assert [m.metric for m in found.metrics] == [*KNOWLEDGE, "overall"]
+    assert (found.over, found.ratings) == ("characters", 30 * 3 * 3)
+    pairs = [([u[k] for u in judged], [u[k] for u in human]) for k in range(3)]
+    pairs.append(([round(sum(u) / 3, 9) for u in judged], [round(sum(u) / 3, 9) for u in human]))
+    for metric, (ours, theirs) in zip(found.metrics, pairs, strict=True):
+        assert (metric.units, metric.unscored, metric.model) == (30, 0, None)
+        assert metric.pearson.value == pytest.approx(stats.pearsonr(ours, theirs).statistic)
+        assert metric.spearman.value == pytest.approx(stats.spearmanr(ours, theirs).statistic)
+        assert metric.kendall.value == pytest.approx(stats.kendalltau(ours, theirs).statistic)
+        assert metric.pearson.low is not None
+    assert {r.metric: r.raters for r in found.raters} == dict.fromkeys((*KNOWLEDGE, "overall"), 3)
+    assert found.orders == (), "one system has no order"
+
+
+def a_comparison() -> tuple[list[InterviewRow], list[str]]:
+    """Three methods over two characters: Ada has two interviews, Bede one, in two modes."""
+    rows, lines = [], []
+    given: dict[Method, tuple[tuple[int, int, int], tuple[float, float, float]]] = {
+        "prompt": ((2, 4, 6), (1, 2, 3)),
+        "rag": ((4, 4, 4), (2, 2, 4)),
+        "cast": ((6, 6, 7), (4, 4, 4)),
+    }
+    for method, (judges, people) in given.items():
+        for n, (judge, human) in enumerate(zip(judges, people, strict=True)):
+            name = ("Ada", "Ada", "Bede")[n]
+            rows.append(a_row("VK", judge, script=f"s{n}", characters=(name,), method=method))
+            lines.append(f"s{n}@m#{method},r,VK,{human}")
+        rows.append(a_row("VK", 5, script="single", mode="single", method=method, kind="single"))
+        lines.append(f"single@m#{method},r,VK,{people[0]}")
+    return rows, lines
+
+
+def test_means_of_people_and_of_judges_stand_side_by_side_over_characters(tmp_path: Path) -> None:
+    rows, lines = a_comparison()
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    means = {(s.method, s.mode): s for s in found.systems}
+    assert len(means) == len(found.systems) == 6
+    rag = means["rag", "replayed"]
+    # Ada's two interviews are one character's mean: (2 + 2) / 2 and 4; so 3, and not 8 / 3.
+    assert (rag.interviews, rag.people.mean, rag.people.n) == (3, 3.0, 2)
+    assert rag.judges.mean == 4.0
+    assert means["prompt", "replayed"].judges.mean == pytest.approx(((2 + 4) / 2 + 6) / 2)
+    assert means["prompt", "single"].judges.mean == 5.0
+    assert means["prompt", "single"].judges.low is None, "one character has no interval"
+    assert rag.people.low is not None
+
+
+def test_judges_and_people_are_compared_by_the_order_of_systems_in_each_mode(
+    tmp_path: Path,
+) -> None:
+    rows, lines = a_comparison()
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    replayed, single = found.orders
+    assert (replayed.metric, replayed.mode, single.mode) == ("VK", "replayed", "single")
+    assert replayed.by_people == ("m by cast", "m by rag", "m by prompt")
+    assert replayed.by_judges == ("m by cast", "m by prompt", "m by rag")
+    people, judges = [2.25, 3.0, 4.0], [4.5, 4.0, 6.5]  # prompt, rag, cast
+    assert replayed.kendall == pytest.approx(stats.kendalltau(judges, people).statistic)
+    assert replayed.kendall == pytest.approx(1 / 3)
+    assert single.kendall is None, "judges put all on one level"
+
+
+def test_each_model_method_and_mode_has_its_own_correlation(tmp_path: Path) -> None:
+    rows, lines = a_comparison()
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    assert [(m.model, m.method, m.mode, m.units) for m in found.metrics] == [
+        (None, None, None, 12),
+        *[("m", method, mode, units)
+          for method in ("cast", "prompt", "rag")
+          for mode, units in (("replayed", 3), ("single", 1))],
+    ]  # fmt: skip
+    assert first(found, method="prompt", mode="replayed").spearman.value == pytest.approx(1)
+
+
+def test_an_interview_that_a_judge_failed_on_is_unscored_and_missing(tmp_path: Path) -> None:
+    rows = [a_row("HK", score, script=f"s{i}") for i, score in enumerate((None, 4, 6))]
+    lines = [f"s{i}@m#prompt,r,HK,{i + 1}" for i in range(3)]
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    assert (found.metrics[0].units, found.metrics[0].unscored) == (2, 1)
+    (system,) = found.systems
+    assert (system.interviews, system.judges.mean, system.people.mean) == (2, 5.0, 2.5)
+    assert system.judges.missing == system.people.missing == pytest.approx(1 / 3)
+
+
+def test_a_raters_own_name_stands_against_the_average_of_the_seven_and_trans(
+    tmp_path: Path,
+) -> None:
+    rows = [
+        a_row(key, score, script=f"s{n}")
+        for n, scores in enumerate(((1, 1, 1, 1, 1, 1, 1), (1, 7, 1, 7, 1, 7, 4)))
+        for key, score in zip(SEVEN, scores, strict=True)
+    ]
+    rows.append(a_row("Trans", 7, script="t", kind="transfer", characters=("Ada", "Bede")))
+    lines = ["s0@m#prompt,r,liking,10", "s1@m#prompt,r,liking,20", "t@m#prompt,r,liking,90"]
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    (metric,) = found.metrics
+    assert metric.units == 3
+    assert metric.pearson.value == pytest.approx(stats.pearsonr([1, 4, 7], [10, 20, 90]).statistic)
+
+
+def test_metrics_of_interviews_go_by_any_of_their_names(tmp_path: Path) -> None:
+    rows = [a_row(key, n + 1, script=f"s{n}") for n in range(2) for key in ("VK", "Rel")]
+    one, other = "s0@m#prompt", "s1@m#prompt"
+    lines = [f"{one},r,vk,1", f"{other},r,Virtual Knowledge,2", f"{other},q,虚拟知识,2",
+             f"{one},r,Rel.,3"]  # fmt: skip
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    assert [(m.metric, m.units) for m in found.metrics][:2] == [("VK", 2), ("Rel", 1)]
+
+
+def test_transfer_dialogues_are_rated_on_trans_and_by_nothing_else(tmp_path: Path) -> None:
+    rows = [
+        a_row("Trans", 4, script="t", kind="transfer", characters=("Ada", "Bede")),
+        a_row("VK", 4, script="s"),
+    ]
+    for line, wanted in (
+        ("t@m#prompt,r,VK,4", "judged on Trans"),
+        ("s@m#prompt,r,Trans,4", "judged on CB"),
+    ):
+        with pytest.raises(InputError, match=f"line 2.*{wanted}"):
+            agree_on_interviews(rows, csv_file(tmp_path, line))
+
+
+def test_interviews_that_nobody_judged_are_an_error_with_the_mend(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="--judge"):
+        agree_on_interviews([], csv_file(tmp_path, "a,r,VK,1"))
+
+
+def test_findings_over_interviews_survive_a_round_trip_through_json(tmp_path: Path) -> None:
+    rows, lines = a_comparison()
+    found = agree_on_interviews(rows, csv_file(tmp_path, *lines))
+    assert isinstance(found.disputes[0], InterviewDispute)
+    assert HumanAgreement.from_dict(found.to_dict()) == found
+
+
+# JSONL -------------------------------------------------------------------------------------------
+
+
+def test_ratings_are_read_from_jsonl_as_from_csv(tmp_path: Path) -> None:
+    rows = [row("a", 1), row("b", 3), row("c", 5)]
+    path = tmp_path / "ratings.jsonl"
+    path.write_text(
+        '{"unit_id": "a", "rater": "r", "metric": "EA", "score": 1}\n'
+        '{"score": "2.5", "unit_id": "b", "rater": "r", "metric": "EA"}\n\n'
+        '{"unit_id": "c", "rater": "r", "metric": "EA", "score": 4.5}\n'
+    )
+    by_csv = agree(rows, csv_file(tmp_path, "a,r,EA,1", "b,r,EA,2.5", "c,r,EA,4.5"))
+    assert agree(rows, path) == by_csv
+
+
+@pytest.mark.parametrize(
+    ("line", "says"),
+    [
+        ('{"unit_id": "a", "rater": "r", "metric": "EA"}', "`score` is missing"),
+        ('{"unit_id": "a", "rater": "r", "metric": "EA", "score": true}', "`score` is missing or"),
+        ('{"unit_id": 1, "rater": "r", "metric": "EA", "score": 1}', "`unit_id` is missing or no"),
+        ('{"unit_id": "a", "rater": "r", "metric": "EA", "score": 1, "x": 1}', "other keys"),
+        ('{"unit_id": "a", "rater": "r", "metric": "EA", "score": 1e99}', "is not a number"),
+        ('{"unit_id": "a", "rater": "r", "metric": "EA", "score": NaN}', "is not a number"),
+        ("[1]", "not a JSON object"),
+        ("{", "not JSON"),
+    ],
+)
+def test_a_bad_line_of_jsonl_is_named(tmp_path: Path, line: str, says: str) -> None:
+    path = tmp_path / "ratings.jsonl"
+    path.write_text(f'{{"unit_id": "b", "rater": "r", "metric": "EA", "score": 1}}\n{line}\n')
+    with pytest.raises(InputError, match=f"line 2.*{says}"):
+        agree([row("a", 3), row("b", 4)], path)
