@@ -269,6 +269,7 @@ async def ask(
     headers: Mapping[str, str] | None = None,
     gone: asyncio.Event | None = None,
     raises: bool = False,
+    told: Told | None = None,
 ) -> Told:
     """Call an app as a server would.
 
@@ -276,11 +277,12 @@ async def ask(
         body: bytes, a list of bytes (parts of a body), or what is sent as JSON.
         gone: the client leaves once it is set.
         raises: whether a fault of the app's is let through, as servers see it.
+        told: is filled while the app answers.
     """
     parts = body if isinstance(body, list) else [body]
     queue = [p if isinstance(p, bytes) else json.dumps(p).encode() for p in parts]
     gone = gone or asyncio.Event()
-    told = Told()
+    told = told or Told()
     heads = {"host": "127.0.0.1:8484", **(headers or {})}
 
     async def receive() -> dict[str, Any]:

@@ -57,7 +57,7 @@ class Answer(Response):
         Raises:
             ApiError: instead of an answer, of which nothing has been sent yet.
         """
-        stream = Stream(send)
+        stream = Stream(send, min(_LAST_WORD, self._settings.timeout))
         outcome = "failed"
         finished: Finished | None = None
         try:
@@ -127,12 +127,15 @@ class Answer(Response):
 class Stream:
     """Server-sent events to one client; the response begins with the first of them.
 
+    Args:
+        last_word: seconds in which the client has to take an error that ends it.
+
     Attributes:
         begun: whether the client has been sent a status.
     """
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
+    def __init__(self, send: Send, last_word: float) -> None:
+        self._send, self._last_word = send, last_word
         self._one_at_a_time = asyncio.Lock()
         self._written = 0
         self.begun = False
@@ -159,7 +162,7 @@ class Stream:
     async def fail(self, error: ApiError) -> None:
         """End by an error; a client that does not take it in time is left as it is."""
         with contextlib.suppress(TimeoutError, ClientGoneError):
-            async with asyncio.timeout(_LAST_WORD):
+            async with asyncio.timeout(self._last_word):
                 await self.write(event(error.body))
                 await self.end()
 
