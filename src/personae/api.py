@@ -175,6 +175,12 @@ def report(*runs: PathLike, audits: Sequence[PathLike] = ()) -> dict[str, Any]:
     """The document of `personae report --json`; also writes the page into the first run."""
     from personae.reports import report_document, write_html
     from personae.reports.gather import gather
+    from personae.reports.interviews import (
+        are_interview_runs,
+        gather_interviews,
+        interviews_report,
+        write_interviews_html,
+    )
     from personae.reports.scenes import (
         are_play_runs,
         gather_plays,
@@ -188,6 +194,10 @@ def report(*runs: PathLike, audits: Sequence[PathLike] = ()) -> dict[str, Any]:
         plays = gather_plays(folders, audits=beside, prices=load_prices())
         write_plays_html(plays, folders[0] / REPORT, plays.manifests[0].language)
         return plays_document(plays)
+    if are_interview_runs(folders):
+        held = gather_interviews(folders, audits=beside, prices=load_prices())
+        write_interviews_html(held, folders[0] / REPORT, held.manifests[0].language)
+        return interviews_report(held)
     data = gather(folders, audits=beside, prices=load_prices())
     write_html(data, folders[0] / REPORT, data.manifests[0].language)
     return report_document(data)

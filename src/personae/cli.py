@@ -395,7 +395,7 @@ def _add_report(commands: Any) -> None:
     made.add_argument(
         "--csv",
         action="store_true",
-        help="also write scores.csv and units.csv, of plays events.csv too",
+        help="also write scores.csv and units.csv, of plays events.csv, of interviews turns.csv",
     )
     made.add_argument(
         "--scene", nargs="+", action="extend", metavar="ID", help="of plays: these scripts alone"
@@ -418,12 +418,12 @@ def _show_report(args: argparse.Namespace, runs: list[Path], *, write: bool) -> 
 
     if args.command == "report" and are_play_runs(runs):
         return _show_plays(args, runs)
+    if getattr(args, "scene", None):
+        raise UsageError("--scene is for plays, and these runs are none")
     if args.command == "report" and are_interview_runs(runs):
         return interview.show_interviews(args, runs, page=args.out or runs[0] / REPORT)
     if args.command == "report" and read_manifest(runs[0]).kind == "cast eval":
         return cast.show_evaluation(args, runs)
-    if getattr(args, "scene", None):
-        raise UsageError("--scene is for plays, and these runs are none")
     data = gather(runs, audits=getattr(args, "audit", None) or (), prices=prices_of(args))
     page = getattr(args, "report_out", None) or runs[0] / REPORT
     if args.command == "report" and args.out is not None:

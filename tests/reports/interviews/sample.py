@@ -6,7 +6,8 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from personae.interview_stage import INTERVIEW, INTERVIEWS, SCRIPTS
+from personae.interview.questions import INTERVIEWS, SCRIPTS
+from personae.interview_stage import INTERVIEW
 from personae.judging.interview_metrics import STABILITY, interview_rubric_hash, metrics_for
 from personae.models.prices import load_prices
 from personae.records import (

@@ -158,8 +158,8 @@ def told_apart(runs: Sequence[InterviewRun]) -> tuple[InterviewRun, ...]:
     held_in: dict[Voice, set[Path]] = defaultdict(set)
     asks: dict[str, set[str]] = defaultdict(set)
     for one in runs:
-        for voice in map(voice_of, (*one.interviews, *one.rows)):
-            held_in[voice].add(one.run)
+        for held in one.interviews:
+            held_in[voice_of(held)].add(one.run)
         for script, asked in _asked(one).items():
             asks[script].add(asked)
     twice = frozenset(voice.model for voice, where in held_in.items() if len(where) > 1)

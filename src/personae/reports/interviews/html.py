@@ -12,7 +12,7 @@ from typing import Any
 
 from markupsafe import Markup
 
-from personae.interview_stage import INTERVIEWS
+from personae.interview.questions import INTERVIEWS
 from personae.judging.interview_metrics import (
     DIMENSIONS,
     HIGHEST,
@@ -51,6 +51,7 @@ from personae.reports.interviews import curves
 from personae.reports.interviews.data import (
     InterviewsReport,
     Judge,
+    voice_of,
 )
 from personae.reports.language import Words, clean, one_line
 from personae.reports.page import environment, style
@@ -65,6 +66,15 @@ SHOWN_CHARS = 1_500_000
 SHOWN_OPEN = 3
 PLACES = 12
 NAME_CHARS = 80
+MODES = ("single", "replayed", "live", "unknown")
+SCALE = figures.Axis(
+    LOWEST,
+    HIGHEST,
+    tuple(
+        (round(100 * (score - LOWEST) / (HIGHEST - LOWEST), 3), str(score))
+        for score in range(LOWEST, HIGHEST + 1)
+    ),
+)
 TOPIC_CHARS = 200
 
 
@@ -148,6 +158,19 @@ class SideBySide:
         """One of the interviews, for what they share."""
         return self.answers[0].interview
 
+    @property
+    def title(self) -> str:
+        """A single question, else the topic."""
+        if self.first.kind == "single":
+            asked = next(iter(self.asked or ()), None)
+            return asked or self.first.topic or self.first.script_id
+        return self.first.topic or self.first.script_id
+
+    @property
+    def opens(self) -> str:
+        """The interviewer's first words, where they are the same for all."""
+        return "" if self.first.kind == "single" else next(iter(self.asked or ()), None) or ""
+
 
 @dataclass(frozen=True)
 class Card:
@@ -173,10 +196,15 @@ class RoleCost:
 
 @dataclass(frozen=True)
 class VoiceLine:
-    """A line of a table of scores, with its colour."""
+    """A line of a table of scores, with its colour.
+
+    Attributes:
+        unanswered: interviews with one character that have no usable answer.
+    """
 
     series: int
     scores: InterviewScores
+    unanswered: int = 0
 
     def label(self, words: Words) -> str:
         """Model, method and mode in words."""
@@ -187,6 +215,20 @@ class VoiceLine:
                 words(f"modes.{self.scores.mode}"),
             )
         )
+
+
+@dataclass(frozen=True)
+class ModeLines:
+    """The voices of one mode and language, which alone are compared.
+
+    Attributes:
+        rows: both averages of each, drawn.
+    """
+
+    mode: str
+    lang: Language
+    lines: tuple[VoiceLine, ...]
+    rows: tuple[figures.MarkRow, ...]
 
 
 @dataclass(frozen=True)
@@ -223,13 +265,19 @@ class Difference:
 
 @dataclass(frozen=True)
 class DifferenceGroup:
-    """The differences between two voices of one mode and language."""
+    """The differences between two voices of one mode and language.
+
+    Attributes:
+        averages: both averages, and Trans.
+        metrics: the seven.
+    """
 
     first: str
     second: str
     mode: str
     lang: Language
-    lines: tuple[Difference, ...]
+    averages: tuple[Difference, ...]
+    metrics: tuple[Difference, ...]
 
 
 @dataclass(frozen=True)
@@ -258,16 +306,6 @@ def metric_name(key: str, language: Language) -> str:
     if key in METRICS:
         return load_interview_metric(key, language).name
     return Words(language, "interviews")(key)
-
-
-def score_axis() -> figures.Axis:
-    """The scale of scores, 1 to 7."""
-    wide = HIGHEST - LOWEST
-    return figures.Axis(
-        LOWEST,
-        HIGHEST,
-        tuple((round(100 * i / wide, 3), str(LOWEST + i)) for i in range(wide + 1)),
-    )
 
 
 def series_of(data: InterviewsReport) -> Mapping[tuple[str, str], int]:
@@ -444,24 +482,40 @@ def role_costs(data: InterviewsReport) -> list[RoleCost]:
 def voice_lines(data: InterviewsReport, scores: Iterable[Mapping[str, Any]]) -> list[VoiceLine]:
     """Scores with the colours of their models and methods."""
     series = series_of(data)
+    lost = Counter(
+        voice_of(one) for one in data.held if one.failure is not None and one.kind != "transfer"
+    )
     found = [InterviewScores.from_dict(one) for one in scores]
-    return [VoiceLine(series[one.model, one.method], one) for one in found]
+    return [VoiceLine(series[one.model, one.method], one, lost[_voice(one)]) for one in found]
 
 
-def _average_rows(
-    lines: Sequence[VoiceLine], words: Words, axis: figures.Axis
-) -> list[figures.MarkRow]:
-    """Both averages of every voice, one below the other."""
+def by_mode(
+    lines: Sequence[VoiceLine], words: Words, axis: figures.Axis = SCALE
+) -> list[ModeLines]:
+    """The lines by mode and language, single questions first."""
+    groups: dict[tuple[str, Language], list[VoiceLine]] = defaultdict(list)
+    for line in lines:
+        groups[line.scores.mode, line.scores.lang].append(line)
     return [
-        figures.mark_row(
-            line.label(words),
-            [
-                (series, e, estimate_text(words, e))
-                for series, e in enumerate((line.scores.average, line.scores.average_without_stab))
-            ],
-            axis,
+        ModeLines(
+            mode,
+            lang,
+            tuple(some),
+            tuple(
+                figures.mark_row(
+                    f"{line.scores.model} · {words(f'methods.{line.scores.method}')}",
+                    [
+                        (series, e, estimate_text(words, e))
+                        for series, e in enumerate(
+                            (line.scores.average, line.scores.average_without_stab)
+                        )
+                    ],
+                    axis,
+                )
+                for line in some
+            ),
         )
-        for line in lines
+        for (mode, lang), some in sorted(groups.items(), key=lambda g: (MODES.index(g[0][0]), g[0]))
     ]
 
 
@@ -473,7 +527,7 @@ def curve_groups(data: InterviewsReport, words: Words) -> list[PanelGroup]:
         if any(turn.mean is not None for turn in one.turns):
             groups[one.mode, one.lang].append(one)
     found = []
-    for (mode, lang), some in groups.items():
+    for (mode, lang), some in sorted(groups.items(), key=lambda g: (MODES.index(g[0][0]), g[0])):
         last = max(turn.turn for one in some for turn in one.turns)
         drawn = [curves.curve({turn.turn: turn for turn in one.turns}, last) for one in some]
         panels = tuple(
@@ -518,13 +572,14 @@ def _differences(
             if v is not None
         ]
     )
-    groups: dict[tuple[str, str, str, Language], list[Difference]] = defaultdict(list)
+    groups: dict[tuple[str, str, str, Language], tuple[list[Difference], list[Difference]]]
+    groups = defaultdict(lambda: ([], []))
     for d in found:
         pair = (
             f"{d.model} · {words(f'methods.{d.method}')}",
             f"{d.other_model} · {words(f'methods.{d.other_method}')}",
         )
-        groups[(*pair, d.mode, d.lang)].append(
+        groups[(*pair, d.mode, d.lang)][d.what in SEVEN].append(
             Difference(
                 metric_name(d.what, words.language),
                 d.scripts,
@@ -532,7 +587,10 @@ def _differences(
                 figures.mark_row("", [(0, d.estimate, "")], axis),
             )
         )
-    return [DifferenceGroup(*key, tuple(lines)) for key, lines in groups.items()], axis
+    return [
+        DifferenceGroup(*key, tuple(averages), tuple(metrics))
+        for key, (averages, metrics) in groups.items()
+    ], axis
 
 
 def _topics(data: InterviewsReport) -> list[Topic]:
@@ -540,7 +598,8 @@ def _topics(data: InterviewsReport) -> list[Topic]:
     series = series_of(data)
     groups: dict[tuple[bool, str, str], list[TopicScores]] = defaultdict(list)
     for one in map(TopicScores.from_dict, data.interviews["topics"]):
-        groups[one.tempting, one.topic_id, one.topic].append(one)
+        if one.n_interviews:
+            groups[one.tempting, one.topic_id, one.topic].append(one)
     return [
         Topic(
             topic or number,
@@ -596,7 +655,6 @@ def render_interviews(data: InterviewsReport, language: Language = "en") -> str:
     """
     words = Words(language, "interviews")
     css, css_hash = style()
-    axis = score_axis()
     series = series_of(data)
     found = all_answered(data)
     lines = voice_lines(data, data.interviews["models"])
@@ -606,7 +664,7 @@ def render_interviews(data: InterviewsReport, language: Language = "en") -> str:
     anchors = {side.first.script_id: side for side in sides}
     differences, difference_axis = _differences(data, words)
     last = worst[:WORST][-1].value if worst else None
-    counted = [e.n for line in lines for e in line.scores.metrics.values() if e.mean is not None]
+    counted = [e.n for line in of_seven for e in line.scores.metrics.values() if e.mean is not None]
     page = environment().get_template("interviews.html.j2")
     return clean(
         page.render(
@@ -620,10 +678,9 @@ def render_interviews(data: InterviewsReport, language: Language = "en") -> str:
             n_voices=len({(voice.model, voice.method) for voice in data.voices}),
             n_characters=len({name for one in data.held for name in one.characters}),
             lines=lines,
-            of_seven=of_seven,
-            of_transfer=[line for line in lines if line.scores.n_transfers],
-            average_rows=_average_rows(of_seven, words, axis),
-            axis=axis,
+            of_seven=by_mode(of_seven, words),
+            of_transfer=by_mode([line for line in lines if line.scores.n_transfers], words),
+            axis=SCALE,
             curve_groups=curve_groups(data, words),
             curve_grid=curves.grid(),
             curve_height=curves.HEIGHT,
@@ -640,10 +697,13 @@ def render_interviews(data: InterviewsReport, language: Language = "en") -> str:
             differences=differences,
             difference_axis=difference_axis,
             topics=_topics(data),
-            tempting=[
-                VoiceLine(series[one.model, one.method], one)
-                for one in map(TemptingScores.from_dict, data.interviews["tempting"])
-            ],
+            tempting=by_mode(
+                [
+                    VoiceLine(series[one.model, one.method], one)
+                    for one in map(TemptingScores.from_dict, data.interviews["tempting"])
+                ],
+                words,
+            ),
             agreement=_agreement(data, language),
             by_judge=_by_judge(data),
             costs=role_costs(data),

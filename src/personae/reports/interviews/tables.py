@@ -268,8 +268,9 @@ def _score_lines(data: InterviewsReport) -> Iterator[tuple[object, ...]]:
             continue
         for metric in metrics_for(one.kind):
             people = "; ".join(one.characters)
-            key = (one.model, one.method, one.mode, one.language, one.kind, people, metric)
-            groups[key].append(given.get(metric))
+            groups[one.model, one.method, one.mode, one.language, one.kind, people, metric].append(
+                given.get(metric)
+            )
     for key, found in groups.items():
         known = [v for v in found if v is not None]
         mean = sum(known) / len(known) if known else None
