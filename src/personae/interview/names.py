@@ -43,6 +43,12 @@ class Names:
 
     def __init__(self, *tiers: Mapping[str, str]) -> None:
         self._tiers = tiers
+        self._exact: list[dict[str, str]] = []
+        for tier in tiers:
+            exact: dict[str, str] = {}
+            for known, used in tier.items():
+                exact.setdefault(normalised(known), used)
+            self._exact.append(exact)
 
     def find(self, name: str, fuller: str = "") -> str | None:
         """The name to use; None where it is nobody's, or may be more than one's.
@@ -52,11 +58,10 @@ class Names:
         """
         # A dialogue in which the character changes is filed under one of them.
         also = fuller if alike(name, fuller) else ""
-        for tier in self._tiers:
+        for tier, exact in zip(self._tiers, self._exact, strict=True):
             for wanted in filter(None, (normalised(name), normalised(also))):
-                for known, used in tier.items():
-                    if normalised(known) == wanted:
-                        return used
+                if wanted in exact:
+                    return exact[wanted]
             near = {used for known, used in tier.items() if alike(known, name)}
             if len(near) > 1 and also:
                 near = {used for known, used in tier.items() if alike(known, also)} & near

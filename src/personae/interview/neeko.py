@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 from personae.cast.row_formats import whole_text
 from personae.errors import InputError
 from personae.interview.names import Names, names_of
-from personae.interview.people import Interviewee, read_interviewees
+from personae.interview.people import MAX_NAME, Interviewee, read_interviewees
 from personae.interview.questions import (
     is_question_list,
     script_id,
@@ -150,11 +150,12 @@ def import_dialogues(
             too much; there is nothing to import.
     """
     found = _Import(tuple(people), language)
-    seen: dict[str, Path] = {}
+    seen: set[str] = set()
     for path in _files(paths):
-        other = seen.setdefault(os.path.realpath(path), path)
-        if other is not path:
+        real = os.path.realpath(path)
+        if real in seen:
             raise InputError("this file is given twice", path=path, mend="Name it once")
+        seen.add(real)
         found.read(path)
     if not found.drafts and not found.ours:
         raise InputError(
@@ -196,7 +197,6 @@ class _Draft(NamedTuple):
     entry: AnswerEntry
     turns: tuple[AnswerTurn, ...]
     number: int
-    transfer: bool
 
 
 def _turns(entry: AnswerEntry) -> tuple[AnswerTurn, ...]:
@@ -243,7 +243,6 @@ class _Import:
         else:
             lines = [(number, f"line {number}", one) for number, one in read_jsonl(path)]
         self._profiles(path)
-        drafts: list[tuple[AnswerEntry, tuple[AnswerTurn, ...], int]] = []
         for number, place, line in lines:
             if not isinstance(line, Mapping):
                 raise _nothing(path, place)
@@ -255,12 +254,9 @@ class _Import:
             elif "content" in line or "reply" in line:
                 read = single_entry if "reply" in line else dialogue_entry
                 entry = read(path, place, line)
-                drafts.append((entry, _turns(entry), number))
+                self.drafts.append(_Draft(entry, _turns(entry), number))
             else:
                 raise _nothing(path, place)
-        # Where the character changes in one dialogue, it was meant to in all of the file.
-        transfer = any(len({turn.name for turn in turns}) > 1 for _, turns, _ in drafts)
-        self.drafts += [_Draft(entry, turns, n, transfer) for entry, turns, n in drafts]
 
     def _questions(self, path: Path, value: Sequence[Mapping[str, Any]]) -> None:
         for number, entry in enumerate(value, 1):
@@ -302,8 +298,16 @@ class _Import:
         appended: Counter[str] = Counter()
         runs: Counter[tuple[str, str, str]] = Counter()
         left_out: list[LeftOut] = []
-        for draft in self.drafts:
-            interview, script = self._interview(draft, names, known, left_out, runs)
+        cast = [_characters(draft, names) for draft in self.drafts]
+        # Where the character changes in one dialogue, it was meant to in all of the file.
+        transfers = {
+            draft.entry.path
+            for draft, some in zip(self.drafts, cast, strict=True)
+            if len(set(some)) > 1
+        }
+        for draft, some in zip(self.drafts, cast, strict=True):
+            transfer = draft.entry.path in transfers
+            interview, script = self._interview(draft, some, transfer, known, left_out, runs)
             run = int(interview.model.rpartition("#run-")[2]) if "#run-" in interview.model else 1
             if run > 1:
                 file = str(draft.entry.path)
@@ -337,25 +341,27 @@ class _Import:
     def _interview(
         self,
         draft: _Draft,
-        names: Names,
+        characters: Sequence[str],
+        transfer: bool,
         known: Mapping[str, Interviewee],
         left_out: list[LeftOut],
         runs: Counter[tuple[str, str, str]],
     ) -> tuple[Interview, InterviewScript]:
-        entry, turns, number, transfer = draft
+        entry, turns, number = draft
         path = str(entry.path)
-        characters = [names.of(turn.name, entry.character) for turn in turns]
         one_role = transfer and len(set(characters)) == 1
         exchanges: list[Exchange] = []
         for index, (name, turn) in enumerate(zip(characters, turns, strict=True)):
             person = known.get(name)
             told = person.short if person is not None else name
             cause = _cause(turn, Persona(id=slug(name), description=told))
-            if cause is None and one_role and index == 0:
-                cause = "one_role"
             place = f"{entry.place}, turn {index + 1}" if entry.is_dialogue else entry.place
+            if one_role and index == 0:
+                left_out.append(LeftOut(path, entry.place, "one_role"))
             if cause is not None:
                 left_out.append(LeftOut(path, place, cause))
+            elif one_role and index == 0:
+                cause = "one_role"
             exchanges.append(_exchange(name, turn, cause))
         kind: InterviewKind = "transfer" if transfer else ("single" if len(turns) == 1 else "multi")
         asked = [ScriptTurn(character=e.character, asked=e.asked) for e in exchanges]
@@ -410,6 +416,22 @@ class _Import:
             told.append(" ".join(str(whole_text(value)).split()) if isinstance(value, str) else "")
         topic, number = told
         return topic, number or self.topics.get(normalised(topic), "")
+
+
+def _characters(draft: _Draft, names: Names) -> tuple[str, ...]:
+    """Whom each turn asks."""
+    entry = draft.entry
+    found = []
+    for number, turn in enumerate(draft.turns, 1):
+        name = " ".join(whole_text(names.of(turn.name, entry.character)).split())
+        if not 0 < len(name) <= MAX_NAME:
+            raise InputError(
+                f"a name of {len(name):,} characters (at most {MAX_NAME})",
+                path=entry.path,
+                place=f"{entry.place}, turn {number}",
+            )
+        found.append(name)
+    return tuple(found)
 
 
 def _cause(turn: AnswerTurn, persona: Persona) -> Cause | None:
@@ -502,6 +524,8 @@ def _framed(entry: AnswerEntry, exchanges: Sequence[Exchange]) -> dict[str, Any]
     """The entry with `true` where a text is, letter by letter, the one in its exchange."""
     frame: dict[str, Any] = _plain(entry.raw, entry.path, entry.place)
     for holder, key, number, whose in _texts(frame):
+        if key not in holder:
+            continue
         one = exchanges[number]
         if holder[key] == (one.asked if whose == "asked" else one.answer):
             holder[key] = True
@@ -516,7 +540,7 @@ def _filled(frame: Mapping[str, Any], exchanges: Sequence[Exchange]) -> dict[str
     """
     entry: dict[str, Any] = _plain(frame, Path(), "")
     for holder, key, number, whose in _texts(entry):
-        if holder[key] is True:
+        if holder.get(key) is True:
             if number >= len(exchanges):
                 raise ValueError("fewer exchanges than turns")
             one = exchanges[number]
@@ -616,7 +640,7 @@ def _as_found(one: Interview) -> tuple[str, int, dict[str, Any]] | None:
         return None
     try:
         return "/".join(parts), number, _filled(frame, one.exchanges)
-    except (InputError, KeyError, TypeError, ValueError):
+    except (InputError, AttributeError, KeyError, TypeError, ValueError):
         return None  # somebody changed it: then it is written as one of ours
 
 

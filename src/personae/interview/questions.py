@@ -298,8 +298,10 @@ class _Reading:
                 yield from self._mine(script, place)
             elif "content" in line:
                 entry = dialogue_entry(path, place, line)
-                names = [(turn.name, turn.asked) for turn in entry.turns()]
-                dialogues.append((place, names, entry.character, str(line.get("topic") or "")))
+                called = entry.character
+                said = [(self.names.of(t.name, called), t.asked) for t in entry.turns()]
+                topic = line.get("topic")
+                dialogues.append((place, said, called, topic if isinstance(topic, str) else ""))
             else:
                 yield from self._question(line, place)
         # A dialogue in which one speaks is a transfer dialogue gone wrong, where others are such.
