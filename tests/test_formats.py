@@ -188,7 +188,7 @@ def test_every_example_in_the_documents_meets_its_schema() -> None:
 def test_the_documents_hold_an_example_of_every_file() -> None:
     # Too long to read in a page.
     documents = {"report", "agree", "audit", "rate", "play", "dry_run"} | {
-        "audit_rows", "play_audit_rows", "cast_train", "cast_add", "cast_addition",
+        "audit_rows", "play_audit_rows", "interview_audit_rows", "cast_train", "cast_add", "cast_addition",
     }  # fmt: skip
     assert {name for name, _ in examples()} == set(NAMES) - documents
 

@@ -22,6 +22,7 @@ from personae.interview.benchmark_file import FORMAT
 from personae.interview.export import COLUMNS
 from personae.interview.personas import MAX_PERSONA_CHARS
 from personae.judging.audit import AuditRow
+from personae.judging.interview_audit import InterviewAuditRow
 from personae.judging.people import HumanAgreement
 from personae.judging.trajectory_audit import TrajectoryAuditRow
 from personae.judging.trajectory_pairs import SceneDifference
@@ -239,24 +240,27 @@ def _environments() -> Schema:
 def _ratings() -> Schema:
     return {
         "description": "A line of the CSV that `personae agree RUN --human FILE` reads, as an "
-        "object of its cells. UTF-8, at most 64 MB; the first line names the four columns.",
+        "object of its cells, or of a file .jsonl with the same keys. UTF-8; a CSV of at most 64 "
+        "MB, whose first line names the four columns.",
         **_object(
             {
                 "unit_id": {
                     **TEXT,
-                    "description": "The answer or trajectory: `unit_id` of results.jsonl.",
+                    "description": "The answer or trajectory: `unit_id` of results.jsonl; of "
+                    "interviews `interview_id`.",
                 },
                 "rater": {**TEXT, "description": "Who rated; once an answer and metric."},
                 "metric": {
                     **TEXT,
                     "description": "A task by any of its names (that of the answer's question); of "
-                    "a trajectory one of the seven metrics; or the raters' own name, such as "
-                    "overall.",
+                    "a trajectory one of the seven metrics, of an interview one of the eight; or "
+                    "the raters' own name, such as overall.",
                 },
                 "score": {
-                    "type": "string",
+                    "type": ["string", "number"],
                     "pattern": r"^[+-]?[0-9]{1,9}(\.[0-9]{1,9})?$",
-                    "description": "A number on the raters' own scale, the same for a metric.",
+                    "description": "A number on the raters' own scale, the same for a metric; in "
+                    "JSONL it may stand without quotation marks.",
                 },
             }
         ),
@@ -587,6 +591,10 @@ def schemas() -> dict[str, Schema]:
         "play_audit_rows": (
             "A line of audit_rows.jsonl of an audit over plays",
             _of(TrajectoryAuditRow),
+        ),
+        "interview_audit_rows": (
+            "A line of audit_rows.jsonl of an audit over interviews",
+            _of(InterviewAuditRow),
         ),
         "personas": ("A line of a file of personas (.jsonl)", _personas()),
         "environments": ("A pool of environments (.json)", _environments()),
