@@ -61,7 +61,7 @@ class Settings:
     piece: int = 4
     delay: float = 0.0
     first: float = 0.0
-    context: int = 2048
+    context: int = 8192
     token: str | None = None
     runtime_lora: bool = False
     status: int | None = None
@@ -423,7 +423,8 @@ def application(settings: Settings) -> web.Application:
                     "body": json.loads(raw) if raw else None,
                 }
             )
-            wanted = settings.token and f"Bearer {settings.token}"
+            token = vllm.settings.token
+            wanted = token and f"Bearer {token}"
             if (
                 wanted
                 and request.path.startswith("/v1")
