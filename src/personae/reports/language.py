@@ -13,6 +13,13 @@ from personae.records.shown import clean
 
 __all__ = ["Words", "clean", "flatten", "load_strings", "one_line"]
 
+_PREFIXES = {
+    "answer: ": "no_answer_because",
+    "critique: ": "scenes.no_critique_because",
+    "interviewer: ": "interviews.no_question_because",
+}
+"""Of causes that tell of another failure."""
+
 
 def one_line(text: str, limit: int = 160) -> str:
     """The text on one line, cut with an ellipsis."""
@@ -75,12 +82,11 @@ class Words:
         """What a failure's cause means.
 
         `answer: ...` is a judge that had nothing to judge, `critique: ...` one whose critique could
-        not be had.
+        not be had, `interviewer: ...` a question that could not be had.
         """
-        if cause.startswith("answer: "):
-            return self("no_answer_because", cause=self.known("causes", cause[8:]))
-        if cause.startswith("critique: "):
-            return self("scenes.no_critique_because", cause=self.known("causes", cause[10:]))
+        for prefix, key in _PREFIXES.items():
+            if cause.startswith(prefix):
+                return self(key, cause=self.cause(cause.removeprefix(prefix)))
         return self.known("causes", cause)
 
     def number(self, value: float | None, digits: int = 2) -> str:

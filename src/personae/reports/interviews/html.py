@@ -43,6 +43,7 @@ from personae.records import (
     Language,
 )
 from personae.records.files import write_atomically
+from personae.records.turns import in_turns
 from personae.reports import figures
 from personae.reports.data import UsageLine
 from personae.reports.gather import total_cost
@@ -65,6 +66,7 @@ SHOWN_CHARS = 1_500_000
 """Of all answers side by side; the rest stands in the files."""
 SHOWN_OPEN = 3
 PLACES = 12
+NOTES = 3
 NAME_CHARS = 80
 MODES = ("single", "replayed", "live", "unknown")
 SCALE = figures.Axis(
@@ -385,10 +387,14 @@ def side_by_side(
 ) -> tuple[list[SideBySide], int]:
     """The scripts that the page has room for, in their order, and how many there are in all.
 
-    Those of the worst interviews have room first.
+    Those of the worst interviews have room first, then those that several voices have held, in
+    turns from every kind and character.
     """
     scripts = list(data.by_script)
-    order = dict.fromkeys([*(one.interview.script_id for one in first), *scripts])
+    queues: dict[tuple[object, ...], list[str]] = defaultdict(list)
+    for script, some in sorted(data.by_script.items(), key=lambda item: len(item[1]) < 2):
+        queues[some[0].kind, some[0].characters, some[0].tempting].append(script)
+    order = dict.fromkeys([*(one.interview.script_id for one in first), *in_turns(queues.values())])
     room = SHOWN_CHARS
     shown: dict[str, SideBySide] = {}
     number_of = {script: i for i, script in enumerate(scripts, 1)}
@@ -723,6 +729,7 @@ def render_interviews(data: InterviewsReport, language: Language = "en") -> str:
             name=lambda text: one_line(str(text), NAME_CHARS),
             topic_chars=TOPIC_CHARS,
             most_places=PLACES,
+            most_notes=NOTES,
             answer_chars=ANSWER_CHARS,
             fold_chars=FOLD_CHARS,
             one_line=one_line,
