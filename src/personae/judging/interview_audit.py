@@ -223,13 +223,13 @@ def build_cases(
         groups: which of `GROUPS` to try.
         seed: decides what stands beside which.
     """
-    texts = _Texts(language, seed)
+    texts, donors = _Texts(language, seed), _Donors(cases, seed)
     found: list[InterviewAuditCase] = []
     for i, one in enumerate(own):
         mine = [InterviewAuditCase(OWN, one, one)]
         mine += [InterviewAuditCase(REPEAT, one, one, repeat=r) for r in range(1, REPEATS)]
         mine += _transfer_cases(one, i, texts) if _is_transfer(one) else []
-        mine += [] if _is_transfer(one) else _interview_cases(one, i, cases, texts, seed)
+        mine += [] if _is_transfer(one) else _interview_cases(one, i, donors, texts)
         # An order under refusals says nothing without the refusals that it is compared with.
         found += [
             case
@@ -267,14 +267,79 @@ class _Texts:
         return f"{answer.rstrip()}{'' if self.language == 'zh' else ' '}{text}"
 
 
+class _Donors:
+    """Finds whose answers stand in the places of an interview's own.
+
+    By the same model and method first, so that it is not the writer that differs; then to the same
+    questions, then of an interview that has enough answers; among equals chance.
+    """
+
+    def __init__(self, cases: Sequence[InterviewCase], seed: int) -> None:
+        self._seed = seed
+        self._cases = sorted(
+            (case for case in cases if not _is_transfer(case)), key=lambda c: c.interview.id
+        )
+        self._said = [frozenset(map(normal, answers_of(case))) for case in self._cases]
+        self._asked = [_asked(case) for case in self._cases]
+
+    def another_character(self, one: InterviewCase) -> InterviewCase | None:
+        """Another character's interview."""
+        mine = set(map(normal, answers_of(one)))
+        return self._nearest(
+            one,
+            [
+                n
+                for n, case in enumerate(self._cases)
+                if case.interview.characters != one.interview.characters
+                and not mine & self._said[n]
+            ],
+            chance_of(self._seed, "donor", one.interview.id),
+        )
+
+    def shuffled(self, one: InterviewCase) -> list[str] | None:
+        """The answers in another order; of a single question the character's answer to another."""
+        chance = chance_of(self._seed, "shuffled", one.interview.id)
+        answers = answers_of(one)
+        if len(answers) > 1:
+            return shuffled(answers, chance)
+        asked, mine = set(_asked(one)), set(map(normal, answers))
+        other = self._nearest(
+            one,
+            [
+                n
+                for n, case in enumerate(self._cases)
+                if case.interview.characters == one.interview.characters
+                and not asked & set(self._asked[n])
+                and not mine & self._said[n]
+            ],
+            chance,
+        )
+        return None if other is None else answers_of(other)[:1]
+
+    def _nearest(
+        self, one: InterviewCase, able: Iterable[int], chance: random.Random
+    ) -> InterviewCase | None:
+        asked = _asked(one)
+        near: dict[tuple[bool, bool, bool], list[InterviewCase]] = defaultdict(list)
+        for n in able:
+            other = self._cases[n]
+            distance = (
+                _system(other.interview) != _system(one.interview),
+                self._asked[n] != asked,
+                len(other.exchanges) < len(one.exchanges),
+            )
+            near[distance].append(other)
+        return chance.choice(near[min(near)]) if near else None
+
+
 def _interview_cases(
-    one: InterviewCase, i: int, cases: Sequence[InterviewCase], texts: _Texts, seed: int
+    one: InterviewCase, i: int, donors: _Donors, texts: _Texts
 ) -> list[InterviewAuditCase]:
     answers = answers_of(one)
     late = late_turns(len(answers))
     kept, end = answers[: len(answers) - late], answers[len(answers) - late :]
     found = []
-    donor = _donor(one, cases, chance_of(seed, "donor", one.interview.id))
+    donor = donors.another_character(one)
     if donor is not None:
         theirs = answers_of(donor)
         found.append(
@@ -285,7 +350,7 @@ def _interview_cases(
                 same_question=_asked(donor) == _asked(one),
             )
         )
-    mixed = _shuffled(one, cases, chance_of(seed, "shuffled", one.interview.id))
+    mixed = donors.shuffled(one)
     if mixed is not None:
         found.append(InterviewAuditCase("shuffled", one, with_answers(one, mixed)))
 
@@ -378,67 +443,6 @@ def swapped(case: InterviewCase) -> list[str]:
         answers.append(theirs[taken[one.character] % len(theirs)])
         taken[one.character] += 1
     return answers
-
-
-def _shuffled(
-    one: InterviewCase, cases: Sequence[InterviewCase], chance: random.Random
-) -> list[str] | None:
-    """The answers in another order; of a single question, the same character's answer to another.
-
-    By the same model and method first.
-    """
-    answers = answers_of(one)
-    if len(answers) > 1:
-        return shuffled(answers, chance)
-    other = _nearest(
-        one,
-        (
-            case
-            for case in cases
-            if case.interview.characters == one.interview.characters
-            and not set(_asked(case)) & set(_asked(one))
-            and not set(map(normal, answers_of(case))) & set(map(normal, answers))
-        ),
-        chance,
-    )
-    return None if other is None else answers_of(other)[:1]
-
-
-def _donor(
-    one: InterviewCase, cases: Sequence[InterviewCase], chance: random.Random
-) -> InterviewCase | None:
-    """Another character's interview: by the same model and method first.
-
-    Then one with the same questions, then one that has enough answers.
-    """
-    mine = set(map(normal, answers_of(one)))
-    return _nearest(
-        one,
-        (
-            case
-            for case in cases
-            if not _is_transfer(case)
-            and case.interview.characters != one.interview.characters
-            and not mine & set(map(normal, answers_of(case)))
-        ),
-        chance,
-    )
-
-
-def _nearest(
-    one: InterviewCase, able: Iterable[InterviewCase], chance: random.Random
-) -> InterviewCase | None:
-    def distance(other: InterviewCase) -> tuple[bool, bool, bool]:
-        return (
-            _system(other.interview) != _system(one.interview),
-            _asked(other) != _asked(one),
-            len(other.exchanges) < len(one.exchanges),
-        )
-
-    near: dict[tuple[bool, bool, bool], list[InterviewCase]] = defaultdict(list)
-    for other in sorted(able, key=lambda case: case.interview.id):
-        near[distance(other)].append(other)
-    return chance.choice(near[min(near)]) if near else None
 
 
 def _system(interview: Interview) -> tuple[str, str]:
