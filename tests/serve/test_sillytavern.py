@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +24,8 @@ import pytest
 from personae.models.keys import Key
 from personae.serve.app import create_app
 from tests.serve.scripted import ScriptedEngine, Served, ask, served, settings
+from tests.serve.upstreams import opened, write_three
+from tests.serve.vllm_stub import RunningVllm, start_vllm
 
 FOLDER = Path(__file__).parent / "sillytavern"
 CAST = ("Sherlock Holmes", "Alice", "Ada Lovelace")
@@ -197,3 +199,91 @@ async def test_a_stopped_generation_leaves_nothing_behind(here: Served) -> None:
     async with asyncio.timeout(20):
         while here.engine.busy():
             await asyncio.sleep(0.01)
+
+
+# Through to who speaks ----------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def vllm() -> Iterator[RunningVllm]:
+    with start_vllm(adapters=list(CAST)) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def cast(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_three(tmp_path_factory.mktemp("cast"))
+
+
+async def asked(cast: Path, vllm: RunningVllm, sent: dict[str, Any]) -> dict[str, Any]:
+    """What upstream is asked where SillyTavern sends this, without the system message."""
+    before = len(vllm.bodies())
+    async with opened(cast, vllm) as engine:
+        app = create_app(engine, settings())
+        told = await ask(app, "POST", "/v1/chat/completions", sent)
+    assert told.status == 200, told.body
+    (made,) = vllm.bodies()[before:]
+    assert streamed(told.body) == f"I am {made['model']}. Good evening."
+    assert [m["role"] for m in made["messages"]].count("system") == 1
+    made["said"] = [(m["role"], m["content"]) for m in made["messages"][1:]]
+    found: dict[str, Any] = made
+    return found
+
+
+NUDGE = "[Write the next reply only as Alice.]"
+GROUP = [
+    (
+        "user",
+        "Sherlock Holmes: The ash on that cup is from Trichinopoly.\n\nWho has been here before us?",
+    ),
+    ("assistant", "The Hatter, I think, and he left without his tea."),
+    ("user", f"Ada Lovelace: Then let us count the cups, and know.\n\nPlease do.\n\n{NUDGE}"),
+]
+
+
+@pytest.mark.parametrize("name", ["group_chat", "group_chat_auto", "merged"])
+async def test_in_a_group_others_are_heard_by_name_and_own_lines_are_its_own(
+    cast: Path, vllm: RunningVllm, name: str
+) -> None:
+    found = await asked(cast, vllm, body(name))
+    assert (found["model"], found["said"]) == ("Alice", GROUP)
+
+
+async def test_names_without_blanks_are_those_of_the_cast(cast: Path, vllm: RunningVllm) -> None:
+    found = await asked(cast, vllm, body("group_names_as_fields"))
+    assert found["said"] == [
+        (
+            "user",
+            "Sherlock Holmes: The ash on that cup is from Trichinopoly.\n\n"
+            "Ann: Who has been here before us?",
+        ),
+        ("assistant", "The Hatter, I think, and he left without his tea."),
+        ("user", f"Ada Lovelace: Then let us count the cups, and know.\n\n{NUDGE}"),
+    ]
+
+
+@pytest.mark.parametrize(("model", "heard"), [("Alice", False), ("Ada Lovelace", True)])
+async def test_a_whisper_in_its_group_reaches_those_alone_whom_it_is_for(
+    cast: Path, vllm: RunningVllm, model: str, heard: bool
+) -> None:
+    found = await asked(cast, vllm, {**body("group_perceived"), "model": model})
+    assert ("poisoned" in json.dumps(found)) == heard
+
+
+async def test_each_turn_of_a_group_under_auto_is_whose_the_last_message_says(
+    cast: Path, vllm: RunningVllm
+) -> None:
+    sent = body("group_chat_auto")
+    for name in CAST:
+        sent["messages"][-1]["content"] = f"[Write the next reply only as {name}.]"
+        assert (await asked(cast, vllm, sent))["model"] == name
+
+
+async def test_secrets_in_the_included_body_reach_who_knows_them(
+    cast: Path, vllm: RunningVllm
+) -> None:
+    sent = body("included_body")
+    for model, heard in (("Alice", True), ("Ada Lovelace", False)):
+        found = await asked(cast, vllm, {**sent, "model": model})
+        assert ("two days wrong" in found["messages"][0]["content"]) == heard
+        assert "personae" not in found

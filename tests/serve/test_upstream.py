@@ -8,7 +8,6 @@ import logging
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, closing
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from personae.cast.store import BLOCKS, read_cast, write_cast
-from personae.characters.starter import starter
+from personae.cast.store import BLOCKS, read_cast
 from personae.errors import (
     AuthenticationError,
     BadRequestError,
@@ -34,32 +32,14 @@ from personae.errors import (
     UsageError,
 )
 from personae.records import Secret
-from personae.records.cast import BaseModelRef, Block, CastCharacter, Mode
 from personae.serve.engine import AUTO, ChatMessage, ChatWanted, Finished
-from personae.serve.run import Server, base_url, bind
 from personae.serve.upstream import UpstreamEngine, events
-from tests.cast.adding import IDS, OLD, RANK, random_blocks
-from tests.serve.scripted import settings
+from tests.cast.adding import OLD
+from tests.serve.upstreams import opened, over, write_three
 from tests.serve.vllm_stub import BASE, RunningVllm, start_vllm
 
 ALICE, HOLMES, ADA = "Alice", "Sherlock Holmes", "Ada Lovelace"
 TOKEN = "tea-at-six-o-clock-sharp"
-
-
-def write_three(path: Path, *, names: tuple[str, ...] = OLD, mode: Mode = "full") -> Path:
-    """Holmes, Alice and Ada with their cards, over a base that is not on this machine."""
-    write_cast(
-        path,
-        base=BaseModelRef(id="/models/llama", sha256="0" * 64, architecture="llama"),
-        rank=RANK,
-        alpha=2.0 * RANK,
-        blocks=[Block(name=name) for name in ("shared", *names)],
-        characters=[CastCharacter(name=n, weights={"shared": 1.0, n: 1.0}) for n in names],
-        tensors=random_blocks(1 + len(names)),
-        cards={name: starter(IDS[name]) for name in names},
-        mode=mode,
-    )
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -80,15 +60,6 @@ def process() -> Iterator[RunningVllm]:
 def vllm(process: RunningVllm) -> RunningVllm:
     process.reset(adapters=list(OLD))
     return process
-
-
-@asynccontextmanager
-async def opened(cast: Path, vllm: RunningVllm, **more: Any) -> AsyncIterator[UpstreamEngine]:
-    engine = await UpstreamEngine.open(cast, vllm.url, **{"timeout": 20.0, **more})
-    try:
-        yield engine
-    finally:
-        await engine.close()
 
 
 @pytest.fixture
@@ -582,21 +553,6 @@ async def test_closing_the_engine_fails_what_is_under_way(cast: Path, vllm: Runn
         with pytest.raises(ServerError, match="shutting down"):
             await answer(engine, wanted("Hello"))
     await until(lambda: vllm.state()["open"] == 0)
-
-
-@asynccontextmanager
-async def over(engine: UpstreamEngine) -> AsyncIterator[str]:
-    """A server over an engine, in this loop; its base URL."""
-    ready = asyncio.Event()
-    with closing(bind("127.0.0.1", 0)) as listener:
-        server = Server(engine, settings(max_concurrency=64), ready.set)
-        serving = asyncio.ensure_future(server.serve([listener]))
-        await ready.wait()
-        try:
-            yield base_url(listener)
-        finally:
-            server.should_exit = True
-            await serving
 
 
 async def test_fifty_clients_that_vanish_leave_no_request_upstream(
