@@ -23,6 +23,15 @@ from personae.interview.export import COLUMNS
 from personae.interview.personas import MAX_PERSONA_CHARS
 from personae.judging.audit import AuditRow
 from personae.judging.interview_audit import InterviewAuditRow
+from personae.judging.interview_scores import (
+    InterviewCharacterScores,
+    InterviewDifference,
+    InterviewScores,
+    StabilityCurve,
+    TemptingScores,
+    TopicScores,
+    Voice,
+)
 from personae.judging.people import HumanAgreement
 from personae.judging.trajectory_audit import TrajectoryAuditRow
 from personae.judging.trajectory_pairs import SceneDifference
@@ -358,19 +367,64 @@ def _report() -> Schema:
         "notes": _list(STRING),
         "page": {"type": ["string", "null"], "description": "The report that was written."},
         "scenes": _reported_scenes(),
+        "interviews": _interviews(),
     }
     records = (ModelScores, Agreement, CallCounts, Cost, PairedDifference, UsageLine)
     of_scenes = (TrajectoryScores, CharacterScores, JudgeAgreement, Cronbach, Gap)
-    defs = _records(*records, FailureCount, Shortfall, *of_scenes, SceneDifference)
+    of_interviews = (
+        *(InterviewScores, InterviewCharacterScores, TopicScores, TemptingScores),
+        *(StabilityCurve, InterviewDifference),
+    )
+    defs = _records(*records, FailureCount, Shortfall, *of_scenes, SceneDifference, *of_interviews)
     for name in ("CallCounts", "Cost"):  # the contract: they are always there, known or not
         defs[name]["required"] = list(defs[name]["properties"])
     return _open(
         {
             "description": "What `personae report --json` prints (also after eval, resume and "
             "demo). models, judges, agreement, calls and cost are a contract; so is scenes.models, "
-            "which is there of play runs.",
-            **_object(shown, "page", "scenes"),
+            "which is there of play runs, and interviews.models, which is there of interviews.",
+            **_object(shown, "page", "scenes", "interviews"),
             "$defs": defs,
+        }
+    )
+
+
+def _interviews() -> Schema:
+    """What stands under `interviews` (`personae.reports.interviews.document`)."""
+    scores = _list(_ref(InterviewScores))
+    voice = _records(Voice)["Voice"]["properties"]
+    left_out = {
+        **voice,
+        "cause": TEXT,
+        "interviews": COUNT,
+        "of": {**COUNT, "description": "All interviews of that model, method, mode and language."},
+        "places": {**_list(STRING), "description": "File and place, or the interview's id."},
+    }
+    unscored = {
+        "judge": TEXT,
+        "metric": TEXT,
+        "cause": TEXT,
+        "count": COUNT,
+        "of": {**COUNT, "description": "All verdicts that the judge owed on the metric."},
+    }
+    return _object(
+        {
+            "models": scores,
+            "characters": _list(_ref(InterviewCharacterScores)),
+            "topics": _list(_ref(TopicScores)),
+            "tempting": _list(_ref(TemptingScores)),
+            "curves": _list(_ref(StabilityCurve)),
+            "by_judge": {"type": "object", "additionalProperties": scores},
+            "agreement": _list(_ref(JudgeAgreement)),
+            "paired": _list(_ref(InterviewDifference)),
+            "left_out": {
+                **_list(_object(left_out)),
+                "description": "Interviews that cannot be scored.",
+            },
+            "unscored": {
+                **_list(_object(unscored)),
+                "description": "Verdicts that are missing though there was something to judge.",
+            },
         }
     )
 
