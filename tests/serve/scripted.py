@@ -73,7 +73,10 @@ class ScriptedEngine:
         self._changed = asyncio.Condition()
 
     def characters(self) -> Sequence[ServedCharacter]:
-        return [ServedCharacter(name, {"how": "block"}) for name in self.names]
+        return [
+            ServedCharacter(name, {"aliases": ["The Countess"] if name == NAMES[0] else []})
+            for name in self.names
+        ]
 
     async def speak(self, wanted: ChatWanted) -> ScriptedSpeech:
         self.heard.append(wanted)

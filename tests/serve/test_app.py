@@ -61,7 +61,7 @@ async def test_every_character_is_a_model_and_auto_is_one_too() -> None:
     told = await Here().get("/v1/models")
     assert told.json["object"] == "list"
     assert [m["id"] for m in told.json["data"]] == [*NAMES, "auto"]
-    assert told.json["data"][0]["personae"] == {"how": "block"}
+    assert told.json["data"][0]["personae"] == {"aliases": ["The Countess"]}
 
 
 @pytest.mark.parametrize("name", [*NAMES, "auto"])
@@ -70,12 +70,27 @@ async def test_one_model_can_be_asked_for(name: str) -> None:
     assert (told.status, told.json["id"]) == (200, name)
 
 
-@pytest.mark.parametrize("name", ["", "Nemo", "ada byron", "a/b", "..", "Ada Byron/x"])
+@pytest.mark.parametrize("name", ["", "Nemo", "a/b", "..", "Ada Byron/x"])
 async def test_a_model_that_is_not_there_is_not_found(name: str) -> None:
     told = await Here().get(f"/v1/models/{name}")
     assert (told.status, told.error["code"], told.error["param"]) == (
         404, "model_not_found", "model",
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ["ada byron", "ADA BYRON", "the countess"])
+async def test_case_does_not_count_and_an_alias_will_do(name: str) -> None:
+    here = Here()
+    assert (await here.get(f"/v1/models/{name}")).json["id"] == "Ada Byron"
+    assert (await here.post(chat("hello", name))).json["model"] == "Ada Byron"
+
+
+async def test_a_name_that_two_have_is_nobodys() -> None:
+    here = Here()
+    here.engine.names = ["Wu Song", "wu song"]
+    await here.post({}, "/v1/characters")
+    assert (await here.post(chat("hello", "WU SONG"))).status == 404
+    assert (await here.post(chat("hello", "wu song"))).json["model"] == "wu song"
 
 
 async def test_a_character_that_the_cast_has_gained_can_be_asked_after_a_refresh() -> None:

@@ -39,7 +39,8 @@ def test_on_this_machine_it_is_not(host: str) -> None:
         {"max_concurrency": 0}, {"max_queue": -1}, {"timeout": 0.0}, {"timeout": math.nan},
         {"timeout": math.inf}, {"body_timeout": -1.0}, {"heartbeat": 0.0}, {"grace": -1.0},
         {"grace": math.nan}, {"upstream": "ftp://x"}, {"upstream": "127.0.0.1:8000"},
-        {"upstream": "http://"}, {"upstream": "http://me:pass@host/v1"},
+        {"rows": 0},
+        {"rows": 4, "upstream": "http://h/v1"}, {"upstream_token": TOKEN}, {"upstream_adapters": Path("a")}, {"upstream": "http://"}, {"upstream": "http://me:pass@host/v1"},
     ],
 )  # fmt: skip
 def test_a_number_or_an_address_that_means_nothing_is_refused(wrong: dict[str, Any]) -> None:
@@ -68,5 +69,7 @@ def test_a_named_variable_that_holds_no_token_is_refused(environ: dict[str, str]
 
 
 def test_settings_do_not_show_a_token() -> None:
-    shown = repr(ServeSettings(Path("cast"), token=TOKEN, upstream_token=TOKEN))
+    shown = repr(
+        ServeSettings(Path("cast"), token=TOKEN, upstream="http://h/v1", upstream_token=TOKEN)
+    )
     assert TOKEN.reveal() not in shown

@@ -48,6 +48,16 @@ def add(commands: Any) -> None:
     made.add_argument(
         "--upstream-token-env", metavar="NAME", help="the variable that holds the upstream's token"
     )
+    made.add_argument(
+        "--upstream-adapters",
+        type=Path,
+        metavar="DIR",
+        help="a folder that the upstream finds under the same path: characters that it lacks are "
+        "exported to it and loaded there",
+    )
+    made.add_argument(
+        "--rows", type=int, metavar="N", help="answers in one batch of a cast that is loaded here"
+    )
     limits = made.add_argument_group("limits")
     for to, name, kind, mark, text in (
         (made, "port", int, "N", "port; 0 takes a free one"),
@@ -77,7 +87,7 @@ def _serve(args: argparse.Namespace) -> int:
 
     settings = ServeSettings(
         token=token_of(args.token_env),
-        upstream_token=_upstream_token(args),
+        upstream_token=token_of(args.upstream_token_env) if args.upstream_token_env else None,
         **{
             name: getattr(args, name)
             for name in ServeSettings.__dataclass_fields__
@@ -99,21 +109,11 @@ def _serve(args: argparse.Namespace) -> int:
     return 0
 
 
-def _upstream_token(args: argparse.Namespace) -> Any:
-    from personae.serve.settings import token_of
-
-    if args.upstream_token_env is None:
-        return None
-    if args.upstream is None:
-        raise UsageError("--upstream-token-env needs --upstream")
-    return token_of(args.upstream_token_env)
-
-
 def _tell(console: Console, settings: ServeSettings, url: str, engine: Engine) -> None:
+    if settings.token is None:
+        _say(console, "Without a token: for this machine only")
     names = ", ".join(c.name for c in engine.characters())
     _say(console, f"Serving {names} and auto at {url}")
-    if settings.token is None:
-        _say(console, "Without a token: this machine only")
 
 
 def _say(console: Console, text: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Any
 
 from starlette.applications import Starlette
@@ -66,15 +67,16 @@ class _Service:
     def __init__(self, engine: Engine, settings: ServeSettings, closing: Closing) -> None:
         self._engine, self._settings, self._closing = engine, settings, closing
         self._created = int(time.time())
+        self._served = _served(engine)
         self._ill: str | None = None
         self._places = Places(settings.max_concurrency, settings.max_queue)
         self.metrics = Metrics(
-            lambda: {c.name for c in engine.characters()},
+            lambda: self._served.keys() - {AUTO},
             {
                 "answers_under_way": ("Answers under way", lambda: self._places.under_way),
                 "answers_waiting": ("Requests that wait", lambda: self._places.waiting),
                 "engine_busy": ("Answers under way or waiting in the engine", engine.busy),
-                "characters": ("Characters served", lambda: len(engine.characters())),
+                "characters": ("Characters served", lambda: len(self._served) - 1),
             },
         )
 
@@ -86,28 +88,24 @@ class _Service:
             max_tokens=settings.max_tokens,
             default_tokens=settings.default_tokens,
         )
-        if asked.wanted.model not in self._served():
-            raise unknown_model(asked.wanted.model)
+        model = self._named(asked.wanted.model)
         return Answer(
-            asked,
+            replace(asked, wanted=replace(asked.wanted, model=model)),
             engine=self._engine,
             settings=settings,
             places=self._places,
             closing=self._closing,
-            meter=self.metrics.answer(asked.wanted.model),
+            meter=self.metrics.answer(model),
         )
 
     async def models(self, _request: Request) -> Response:
         """`GET /v1/models`."""
-        listed = [model_entry(c, self._created) for c in self._served().values()]
+        listed = [model_entry(c, self._created) for c in self._served.values()]
         return _document({"object": "list", "data": listed})
 
     async def model(self, request: Request) -> Response:
         """`GET /v1/models/NAME`."""
-        name = request.path_params["name"]
-        found = self._served().get(name)
-        if found is None:
-            raise unknown_model(name)
+        found = self._served[self._named(request.path_params["name"])]
         return _document(model_entry(found, self._created))
 
     async def refresh(self, request: Request) -> Response:
@@ -122,7 +120,8 @@ class _Service:
             ) from error
         except PersonaeError as error:
             raise of_engine(error) from error
-        names = [c.name for c in self._engine.characters()]
+        self._served = _served(self._engine)
+        names = [name for name in self._served if name != AUTO]
         return _document({"object": "characters", "added": list(added), "characters": names})
 
     async def health(self, _request: Request) -> Response:
@@ -141,12 +140,31 @@ class _Service:
         """`GET /metrics`."""
         return Response(self.metrics.page(), media_type=self.metrics.content_type)
 
-    def _served(self) -> dict[str, ServedCharacter]:
-        return {c.name: c for c in (*self._engine.characters(), _AUTO)}
+    def _named(self, model: str) -> str:
+        """The name of a model that was asked for: case does not count, an alias will do.
+
+        Raises:
+            ApiError: 404: there is none, or there are several.
+        """
+        if model in self._served:
+            return model
+        loosely = model.casefold()
+        found = [
+            name
+            for name, character in self._served.items()
+            if loosely in {n.casefold() for n in (name, *character.about.get("aliases", ()))}
+        ]
+        if len(found) != 1:
+            raise unknown_model(model)
+        return found[0]
 
     async def _body(self, request: Request) -> bytes:
         settings = self._settings
         return await read_body(request, most=settings.max_body, seconds=settings.body_timeout)
+
+
+def _served(engine: Engine) -> dict[str, ServedCharacter]:
+    return {c.name: c for c in (*engine.characters(), _AUTO)}
 
 
 def _document(document: Any, status: int = 200) -> Response:

@@ -48,15 +48,16 @@ async def build_engine(settings: ServeSettings) -> Engine:
     if settings.upstream is None:
         from personae.serve.cast_engine import CastEngine
 
-        return await CastEngine.open(settings.cast)
+        options = {} if settings.rows is None else {"rows": settings.rows}
+        return await CastEngine.open(settings.cast, **options)
     from personae.serve.upstream import UpstreamEngine
 
-    key = settings.upstream_token
     return await UpstreamEngine.open(
         settings.cast,
         settings.upstream,
-        token=None if key is None else key.reveal(),
+        token=settings.upstream_token,
         timeout=settings.timeout,
+        adapters=settings.upstream_adapters,
     )
 
 

@@ -29,6 +29,9 @@ class ServeSettings:
         upstream: base URL of a vLLM server that answers under the adapters' names; None: the cast
             is loaded here.
         upstream_token: what the upstream wants to be shown.
+        upstream_adapters: a directory that the upstream finds under the same path; characters that
+            it lacks are exported to it and loaded there.
+        rows: answers in one batch of the cast loaded here; None: what the engine finds usual.
         max_body: bytes of a request.
         max_tokens: the most tokens of an answer that a request may ask for.
         usual_tokens: given to requests that say nothing.
@@ -49,6 +52,8 @@ class ServeSettings:
     token: Key | None = None
     upstream: str | None = None
     upstream_token: Key | None = field(default=None, repr=False)
+    upstream_adapters: Path | None = None
+    rows: int | None = None
     max_body: int = 2 * 1024 * 1024
     max_tokens: int = 2048
     usual_tokens: int = 512
@@ -63,9 +68,9 @@ class ServeSettings:
         """What does not fit is refused here, before weights are read."""
         for name, low in (
             ("max_body", 1024), ("max_tokens", 1), ("usual_tokens", 1),
-            ("max_concurrency", 1), ("max_queue", 0), ("port", 0),
+            ("max_concurrency", 1), ("max_queue", 0), ("port", 0), ("rows", 1),
         ):  # fmt: skip
-            if getattr(self, name) < low:
+            if (value := getattr(self, name)) is not None and value < low:
                 raise UsageError(f"{_option(name)} must be at least {low}")
         if self.port > 65535:
             raise UsageError("--port is at most 65535")
@@ -76,6 +81,10 @@ class ServeSettings:
             raise UsageError("--grace is a number of seconds from 0")
         if self.upstream is not None:
             _check_url(self.upstream)
+            if self.rows is not None:
+                raise UsageError("--rows is of a cast loaded here, not of an --upstream")
+        elif self.upstream_token is not None or self.upstream_adapters is not None:
+            raise UsageError("--upstream-token-env and --upstream-adapters need --upstream")
         if self.token is None and not is_loopback(self.host):
             raise UsageError(
                 f"{self.host or 'every address'} can be reached from other machines, so a token is "
