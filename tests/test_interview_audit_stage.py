@@ -34,9 +34,11 @@ from personae.records import Failure, Language
 from personae.records.files import read_jsonl
 from personae.records.interview import Interview
 from personae.reports.gather import find_audit, read_audits
-from personae.session import RESULTS, Options, read_manifest
+from personae.reports.interviews.gather import gather_interviews
+from personae.session import MANIFEST, RESULTS, Options, new_manifest, read_manifest
 from personae.stages import write_results
 from tests.judging.audited_interviews import ASKED, SAID, held, interviews, profiles
+from tests.judging.interviews import a_row
 
 
 class Shown:
@@ -164,6 +166,38 @@ async def test_an_ideal_judge_passes_and_a_report_finds_its_audit_by_the_rubric(
     assert read_manifest(done.run).rubric_hash == rubric
     (note,) = read_manifest(done.run).notes
     assert "Trans" in note
+
+
+async def test_a_report_counts_an_audit_only_for_the_metrics_that_it_speaks_of(
+    tmp_path: Path,
+) -> None:
+    run = a_run(tmp_path, interviews(8, 8))
+    manifest = new_manifest(
+        "interview",
+        {"judge": ["test:ideal"]},
+        arguments={},
+        rubric_hash=interview_rubric_hash("en"),
+    )
+    (run / MANIFEST).write_text(manifest.to_json())
+    done = await audited(run, "test:ideal")
+
+    def state(*metrics: str) -> str:
+        rows = [
+            a_row(
+                metric,
+                6,
+                judge="test:ideal",
+                kind="transfer" if metric == "Trans" else "multi",
+                script="t" if metric == "Trans" else "s",
+            )
+            for metric in metrics
+        ]
+        write_results(rows, run / RESULTS)
+        (judge,) = gather_interviews([run], audits=[done.run], prices=lambda _m: None).judges
+        return judge.state
+
+    assert state("CB", "Stab") == "passed"
+    assert state("CB", "Stab", "Trans") == "none"
 
 
 @pytest.mark.parametrize(

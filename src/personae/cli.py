@@ -516,7 +516,7 @@ def _add_audit(commands: Any) -> None:
         required=True,
         type=Path,
         metavar="FILE",
-        help="a run, its results.jsonl, or answer files of Neeko; or play runs",
+        help="a run, its results.jsonl, or answer files of Neeko; or play or interview runs",
     )
     made.add_argument("--limit", type=int, default=40, metavar="N", help="own answers (default 40)")
     made.add_argument("--lang", choices=["en", "zh"], help="default: that of the answers")

@@ -2,11 +2,15 @@
 
 import random
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from personae.data import AuditKind, load_audit_texts
+from personae.interview.neeko import import_dialogues
+from personae.judging.answers import Cause
 from personae.judging.audit import LEAST_PAIRS, OWN, REPEAT, load_words
 from personae.judging.interview_audit import (
     GROUP_METRICS,
@@ -32,7 +36,7 @@ from personae.judging.interview_audit import (
     with_answers,
 )
 from personae.judging.interview_metrics import METRICS, SEVEN
-from personae.judging.interviews import InterviewCase, interview_call
+from personae.judging.interviews import InterviewCase, cases_of, interview_call
 from personae.judging.refusal import is_refusal
 from personae.prompts import LANGUAGES
 from personae.records import Audit, Failure, Language
@@ -213,6 +217,25 @@ def test_groups_that_are_not_to_be_tried_are_not_built() -> None:
     assert {c.group for c in built} == {OWN, "shuffled"}, "the order has nothing to stand beside"
 
 
+def test_published_dialogues_can_be_audited_with(shared_data: Callable[..., Path]) -> None:
+    folder = shared_data("neeko", "gen_results", "interview_multi", "chatgpt")
+    found = import_dialogues([folder], (), language="en")
+    kept, left = usable(cases_of(found.interviews, found.profiles), str(folder))
+    assert len(kept) + len(left) == len(found.interviews)
+    own = choose(kept, 12)
+    assert len({c.interview.characters for c in own}) == 6, "all characters take turns"
+    built = build_cases(own, kept, "en")
+    assert {c.group for c in built} == {OWN, REPEAT, *OF_INTERVIEWS}
+    for one in group(built, "other_character"):
+        theirs = set(answers_of(one.case))
+        assert not theirs & set(answers_of(one.subject))
+        assert any(
+            theirs <= set(answers_of(c))
+            and c.interview.characters != one.subject.interview.characters
+            for c in kept
+        )
+
+
 # The shipped texts -------------------------------------------------------------------------------
 
 
@@ -302,10 +325,6 @@ def test_interviews_without_an_answer_or_with_refusals_are_left_out_and_said_to_
 
 @both
 def test_every_cause_has_words(language: Language) -> None:
-    from typing import get_args
-
-    from personae.judging.answers import Cause
-
     assert load_words(language)["interview_left_out"].keys() == set(get_args(Cause))
 
 

@@ -16,10 +16,12 @@ from personae.interview_stage import (
     read_kept_scripts,
 )
 from personae.journal.store import Journal
+from personae.judging.interview_audit import covered
 from personae.judging.interview_scores import Voice, interviews_document
 from personae.records import (
     Audit,
     InterviewRow,
+    Language,
     Prices,
     content_hash,
 )
@@ -250,14 +252,22 @@ class _Spent:
 
 
 def _judges(runs: Sequence[InterviewRun], audits: Sequence[Audit]) -> Iterator[Judge]:
-    """The judges as the manifests name them, each once a language and rubric."""
-    seen: set[tuple[str, str, str | None]] = set()
+    """The judges as the manifests name them, each once a language and rubric.
+
+    An audit counts if it speaks of every metric that the judge has scored: all are under one rubric
+    hash, and one without transfer dialogues says nothing of Trans.
+    """
+    first: dict[tuple[str, Language, str | None], Path] = {}
+    scored: dict[tuple[str, Language, str | None], set[str]] = defaultdict(set)
     for one in runs:
         lang, rubric = one.manifest.language, one.manifest.rubric_hash
         for model in one.manifest.models.get("judge", ()):
-            if (model, lang, rubric) not in seen:
-                seen.add((model, lang, rubric))
-                yield Judge(model, lang, find_audit(audits, model, rubric, lang), one.run)
+            first.setdefault((model, lang, rubric), one.run)
+        for row in one.rows:
+            scored[row.judge, lang, rubric].add(row.metric)
+    for (model, lang, rubric), run in first.items():
+        able = [audit for audit in audits if scored[model, lang, rubric] <= set(covered(audit))]
+        yield Judge(model, lang, find_audit(able, model, rubric, lang), run)
 
 
 def _caveats(runs: Sequence[InterviewRun]) -> Iterator[str]:
