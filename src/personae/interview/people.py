@@ -34,8 +34,9 @@ from personae.records import Character, Language
 from personae.records.files import files_of
 from personae.records.tokens import estimate_tokens
 
-PROFILE_TOKENS = 3_000
-"""Of what judges are told: 12,000 Latin or 4,500 Chinese characters."""
+PROFILE_TOKENS = 2_000
+"""Of what judges are told: 8,000 Latin or 3,000 Chinese characters. Every card of the starter cast has
+room in it, and beside it a dialogue in the embedded model's context."""
 SHORT_TOKENS = 80
 UNIT_TOKENS = 200
 """Of one passage for retrieval; a longer paragraph is cut at its sentences."""
