@@ -33,6 +33,7 @@ from personae.stages import evaluate_benchmark as evaluate_stage
 from personae.stages import exemplify as exemplify_stage
 
 if TYPE_CHECKING:
+    from personae.interview_stage import Interviewed
     from personae.play_stage import PlayedScenes
     from personae.rate_stage import Rated
 
@@ -169,6 +170,31 @@ def rate(run: PathLike, judges: Sequence[str], **arguments: Any) -> Rated:
     from personae.rate_stage import rate as rate_stage
 
     return run_sync(rate_stage(Path(run), judges, **arguments))
+
+
+def interview(
+    characters: Sequence[PathLike],
+    out: PathLike,
+    *,
+    models: Sequence[str],
+    judges: Sequence[str],
+    questions: Sequence[PathLike] = (),
+    **arguments: Any,
+) -> Interviewed:
+    """Interview characters; see `personae.interview_stage.interview`."""
+    from personae.interview_stage import interview as stage
+
+    asked = [Path(q) for q in questions]
+    return run_sync(stage(characters, Path(out), models, judges, questions=asked, **arguments))
+
+
+def import_interviews(
+    files: Sequence[PathLike], out: PathLike, judges: Sequence[str] = (), **arguments: Any
+) -> Interviewed:
+    """Published interviews as a run; see `personae.interview_stage.import_interviews`."""
+    from personae.interview_stage import import_interviews as stage
+
+    return run_sync(stage([Path(f) for f in files], Path(out), judges, **arguments))
 
 
 def report(*runs: PathLike, audits: Sequence[PathLike] = ()) -> dict[str, Any]:
