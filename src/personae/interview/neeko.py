@@ -17,7 +17,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from personae.cast.row_formats import whole_text
 from personae.errors import InputError
 from personae.interview.names import Names, names_of
 from personae.interview.people import MAX_NAME, Interviewee, read_interviewees
@@ -36,6 +35,7 @@ from personae.judging.answers import (
     single_entry,
     slug,
     system_of,
+    whole,
 )
 from personae.records import (
     Exchange,
@@ -413,7 +413,7 @@ class _Import:
         told = []
         for key in ("topic", "topic_id"):
             value = entry.raw.get(key)
-            told.append(" ".join(str(whole_text(value)).split()) if isinstance(value, str) else "")
+            told.append(" ".join(whole(value).split()) if isinstance(value, str) else "")
         topic, number = told
         return topic, number or self.topics.get(normalised(topic), "")
 
@@ -423,7 +423,7 @@ def _characters(draft: _Draft, names: Names) -> tuple[str, ...]:
     entry = draft.entry
     found = []
     for number, turn in enumerate(draft.turns, 1):
-        name = " ".join(whole_text(names.of(turn.name, entry.character)).split())
+        name = " ".join(names.of(turn.name, entry.character).split())
         if not 0 < len(name) <= MAX_NAME:
             raise InputError(
                 f"a name of {len(name):,} characters (at most {MAX_NAME})",
@@ -454,8 +454,8 @@ def _exchange(name: str, turn: AnswerTurn, cause: Cause | None) -> Exchange:
         answer = None
     return Exchange(
         character=name,
-        asked=whole_text(turn.asked),
-        answer=whole_text(answer),
+        asked=turn.asked,
+        answer=answer,
         failure=None if cause is None else Failure(cause=cause, detail=_DETAIL.get(cause, "")),
     )
 

@@ -134,6 +134,13 @@ class Answers:
         )
 
 
+def whole(text: str) -> str:
+    """Text that UTF-8 can hold: half of a surrogate pair becomes U+FFFD."""
+    if text.isascii():
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+
+
 def normal(text: str) -> str:
     """A text for comparison: lower case, single spaces."""
     return " ".join(text.lower().split())
@@ -363,7 +370,7 @@ def single_entry(path: Path, place: str, entry: Any) -> AnswerEntry:
     """
     if not isinstance(entry, Mapping) or not isinstance(entry.get("question"), str):
         raise _foreign(path, place, "no question")
-    asked = entry["question"].strip()
+    asked = whole(entry["question"].strip())
     if not asked:
         raise _foreign(path, place, "the question is empty")
     said = _said(path, place, entry.get("reply"))
@@ -388,7 +395,7 @@ def dialogue_entry(path: Path, place: str, line: Mapping[str, Any]) -> AnswerEnt
     if order[:2] != ["interviewer", "character"]:
         raise _foreign(path, place, "the dialogue does not begin with interviewer and character")
     named = line.get("character")
-    character = named.strip() if isinstance(named, str) else ""
+    character = whole(named.strip()) if isinstance(named, str) else ""
     asked, said = turns[0].get("turn_content"), turns[1].get("turn_content")
     first = _turn(path, place, asked, said, character)
     later = order[2:].count("character")
@@ -418,7 +425,7 @@ def _said(path: Path, place: str, value: Any) -> tuple[AnswerPart, ...]:
         if not isinstance(part, Mapping) or not isinstance(part.get("content"), str | None):
             raise _foreign(path, place, "no reply with a text under `content`")
         role, action, content = (
-            str(part.get(k) or "").strip() for k in ("role", "action", "content")
+            whole(str(part.get(k) or "").strip()) for k in ("role", "action", "content")
         )
         said.append(AnswerPart(role, action, content))
     return tuple(said)
