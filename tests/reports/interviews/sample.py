@@ -227,9 +227,18 @@ def two_questions_each() -> list[InterviewScript]:
 
 
 def audit(
-    folder: Path, judge: str = "test:judge", *, verdict: str = "passed", language: Language = "en"
+    folder: Path,
+    judge: str = "test:judge",
+    *,
+    verdict: str = "passed",
+    language: Language = "en",
+    groups: Sequence[str] = ("refusal", "order"),
 ) -> Path:
-    """An audit of a judge of interviews, as `personae audit` leaves it."""
+    """An audit of a judge of interviews, as `personae audit` leaves it.
+
+    Args:
+        groups: that were tried; those of the default speak of the seven metrics, not of Trans.
+    """
     folder.mkdir()
     about = Audit(
         judge=judge,
@@ -237,9 +246,10 @@ def audit(
         language=language,
         verdict="passed" if verdict == "passed" else "failed",
         reasons=() if verdict == "passed" else ("it cannot tell refusals apart",),
-        groups=(
-            AuditGroup(name="refusal", auc=0.6, low=0.5, high=0.7, n=20, missing=0,
-                       passed=verdict == "passed"),
+        groups=tuple(
+            AuditGroup(name=name, auc=0.6, low=0.5, high=0.7, n=20, missing=0,
+                       passed=verdict == "passed")
+            for name in groups
         ),
         order_shift=0.1, length_slope=None, repeat_variance=None, swap_shift=None, missing=0,
         thresholds={"auc_low": 0.8},
