@@ -172,7 +172,7 @@ def rate(run: PathLike, judges: Sequence[str], **arguments: Any) -> Rated:
     return run_sync(rate_stage(Path(run), judges, **arguments))
 
 
-def interview(
+def interview_characters(
     characters: Sequence[PathLike],
     out: PathLike,
     *,
