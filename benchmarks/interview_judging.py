@@ -21,9 +21,10 @@ import asyncio
 import os
 import re
 import tempfile
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -34,7 +35,7 @@ from personae.interview.neeko import import_dialogues
 from personae.journal.client import Client
 from personae.journal.store import Journal
 from personae.judging.interview_metrics import METRICS
-from personae.judging.interviews import InterviewCase, case_of, interview_call, judge_rows
+from personae.judging.interviews import case_of, interview_call, judge_rows
 from personae.models import Registry
 from personae.records.interview import Interview, InterviewKind, InterviewProfile
 from personae.session import repair_messages
@@ -96,7 +97,7 @@ def filled(template: str, one: Interview, paragraphs: Mapping[str, str]) -> str:
 def reused(prompts: Sequence[NDArray[np.uint32]]) -> int:
     """How many tokens of the prompts stand in a prefix that another of them has, computed once."""
     ordered = sorted(prompts, key=lambda ids: ids.astype(">u4").tobytes())
-    return sum(common(a, b) for a, b in zip(ordered, ordered[1:], strict=False))
+    return sum(common(a, b) for a, b in pairwise(ordered))
 
 
 def common(one: NDArray[np.uint32], other: NDArray[np.uint32]) -> int:
@@ -240,7 +241,7 @@ def table(each: int | None) -> Iterator[str]:
             )
 
 
-async def judged(model: str, count: int) -> Iterator[str]:
+async def judged(model: str, count: int) -> list[str]:
     """What an endpoint says of its cache when dialogues are really judged, one after the other."""
     interviews, profiles, _ = load(count)
     cases = [
@@ -248,25 +249,20 @@ async def judged(model: str, count: int) -> Iterator[str]:
         for one in interviews
         if one.kind == "multi" and len(one.exchanges) == TURNS["multi"]
     ][:count]
-    registry = Registry()
-    with tempfile.TemporaryDirectory() as folder:
-        with Journal(Path(folder) / "journal.sqlite") as journal:
-            client = Client(journal, registry, repair=repair_messages("en"))
-            rows = [row for case in cases for row in await _rows(client, model, case)]
-            usage = [u for u in journal.usage() if u.role == "judge"]
-        await registry.close()
-    calls, tokens = sum(u.calls for u in usage), sum(u.tokens_in or 0 for u in usage)
-    cached = sum(u.cached or 0 for u in usage)
-    scored = sum(row.score is not None for row in rows)
-    return iter([
-        f"\n## {len(cases)} dialogues judged by {model}\n",
-        f"{calls} calls, {tokens:,} prompt tokens, {cached:,} of them from its cache "
-        f"({cached / tokens:.1%}); {scored} of {len(rows)} scores.",
-    ])  # fmt: skip
-
-
-async def _rows(client: Client, model: str, case: InterviewCase) -> list[object]:
-    return list(await judge_rows(client, (model, 0), case))
+    with tempfile.TemporaryDirectory() as folder, Journal(Path(folder) / "j.sqlite") as journal:
+        client = Client(journal, Registry(), repair=repair_messages("en"))
+        rows = [row for case in cases for row in await judge_rows(client, (model, 0), case)]
+        await client.close()
+        usage = [u for u in journal.usage() if u.role == "judge"]
+    calls, tokens = sum(u.calls for u in usage), sum(u.tokens_in for u in usage)
+    cached = sum(u.cached for u in usage)
+    causes = Counter(row.failure.cause for row in rows if row.failure is not None)
+    return [
+        f"\n## {len(cases)} 5-turn dialogues judged by {model}\n",
+        f"{calls} calls (repairs included), {tokens:,} prompt tokens, {cached:,} of them from its "
+        f"cache ({cached / tokens if tokens else 0:.1%}); {sum(r.score is not None for r in rows)} "
+        f"of {len(rows)} scores; missing by cause: {dict(causes) or 'none'}.",
+    ]
 
 
 def main() -> None:
