@@ -70,6 +70,7 @@ class ScriptedEngine:
         self.closed = False
         self.under_way = 0
         self.most = 0
+        self.probed = 0
         self._changed = asyncio.Condition()
 
     def characters(self) -> Sequence[ServedCharacter]:
@@ -94,16 +95,17 @@ class ScriptedEngine:
         return ScriptedSpeech(self, wanted, character, words)
 
     async def refresh(self) -> tuple[str, ...]:
-        if self.damaged:
-            raise InputError("is not a manifest", path="/srv/secret/cast/cast.json")
         added, self.newcomers = self.newcomers, []
         self.names += added
+        if self.damaged:
+            raise InputError("is not a manifest", path="/srv/secret/cast/cast.json")
         return tuple(added)
 
     def busy(self) -> int:
         return self.under_way
 
     async def healthy(self) -> str | None:
+        self.probed += 1
         return self.ill
 
     async def close(self) -> None:

@@ -114,6 +114,13 @@ async def test_a_damaged_cast_is_not_taken_in_and_its_path_is_not_told() -> None
     assert (await here.post(chat("still here"))).status == 200
 
 
+async def test_who_came_in_beside_somebody_who_could_not_can_be_asked() -> None:
+    here = Here()
+    here.engine.newcomers, here.engine.damaged = ["Lin Chong"], True
+    assert (await here.post({}, "/v1/characters")).status == 409
+    assert (await here.post(chat("hello", "Lin Chong"))).status == 200
+
+
 # Answers ---------------------------------------------------------------------------------------
 
 
@@ -439,7 +446,7 @@ async def test_a_client_that_does_not_read_is_given_up_in_time() -> None:
 async def test_the_health_is_the_engines_and_its_reason_is_for_the_log(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    here = Here()
+    here = Here(probe=0.0)
     assert (await here.get("/health")).status == 200
     here.engine.ill = "http://10.0.0.7 does not answer"
     for _ in range(3):
@@ -448,3 +455,10 @@ async def test_the_health_is_the_engines_and_its_reason_is_for_the_log(
     assert caplog.text.count("10.0.0.7 does not answer") == 1
     here.engine.ill = None
     assert (await here.get("/health")).status == 200
+
+
+async def test_whoever_asks_for_the_health_all_the_time_does_not_make_the_engine_work() -> None:
+    here = Here(probe=3600.0)
+    told = await asyncio.gather(*(here.get("/health") for _ in range(100)))
+    assert [t.status for t in told] == [200] * 100
+    assert here.engine.probed == 1

@@ -70,6 +70,7 @@ def add(commands: Any) -> None:
         (limits, "body_timeout", float, "S", "seconds in which a request has to come"),
         (limits, "grace", float, "S", "seconds for answers under way once told to stop"),
         (limits, "heartbeat", float, "S", "seconds of silence after which a stream has a comment"),
+        (limits, "probe", float, "S", "seconds for which the engine's health is remembered"),
     ):
         to.add_argument(
             "--" + name.replace("_", "-"),

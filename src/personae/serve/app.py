@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import time
 from dataclasses import replace
@@ -69,6 +70,8 @@ class _Service:
         self._created = int(time.time())
         self._served = _served(engine)
         self._ill: str | None = None
+        self._probed: float | None = None
+        self._probing = asyncio.Lock()
         self._places = Places(settings.max_concurrency, settings.max_queue)
         self.metrics = Metrics(
             lambda: self._served.keys() - {AUTO},
@@ -113,7 +116,8 @@ class _Service:
         await self._body(request)  # nothing in it names a path
         try:
             added = await self._engine.refresh()
-        except InputError as error:
+        except InputError as error:  # those beside whatever is wrong may have come in
+            self._served = _served(self._engine)
             _log.warning("The cast: %s", one_line(str(error)))
             raise ApiError(
                 409, f"The cast cannot be taken in: {error.what}", code="cast_unreadable"
@@ -128,17 +132,24 @@ class _Service:
         """`GET /health`: 200, or 503; everybody may ask, so the engine's reason is for the log."""
         if self._closing.begun:
             return _document({"status": "shutting_down"}, 503)
-        why = await self._engine.healthy()
-        if why != self._ill and why is not None:
-            _log.warning("The engine cannot answer: %s", one_line(why))
-        self._ill = why
-        if why is not None:
+        if await self._unwell() is not None:
             return _document({"status": "engine_unavailable"}, 503)
         return _document({"status": "ok"})
 
     async def metrics_page(self, _request: Request) -> Response:
         """`GET /metrics`."""
         return Response(self.metrics.page(), media_type=self.metrics.content_type)
+
+    async def _unwell(self) -> str | None:
+        """What the engine says of itself; who asks often hears the same again for a while."""
+        async with self._probing:
+            now = time.monotonic()
+            if self._probed is None or now - self._probed >= self._settings.probe:
+                why = await self._engine.healthy()
+                if why is not None and why != self._ill:
+                    _log.warning("The engine cannot answer: %s", one_line(why))
+                self._ill, self._probed = why, now
+            return self._ill
 
     def _named(self, model: str) -> str:
         """The name of a model that was asked for: case does not count, an alias will do.

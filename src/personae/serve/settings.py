@@ -41,6 +41,7 @@ class ServeSettings:
         body_timeout: seconds in which a request's body has to come.
         grace: seconds in which answers under way may end once the server is told to stop.
         heartbeat: seconds of silence after which a stream is sent a comment.
+        probe: seconds for which the engine's health is remembered: `/health` is open to all.
 
     Raises:
         UsageError: a number that means nothing, or an open door: no token beyond loopback.
@@ -63,6 +64,7 @@ class ServeSettings:
     body_timeout: float = 30.0
     grace: float = 30.0
     heartbeat: float = 10.0
+    probe: float = 1.0
 
     def __post_init__(self) -> None:
         """What does not fit is refused here, before weights are read."""
@@ -77,8 +79,9 @@ class ServeSettings:
         for name in ("timeout", "body_timeout", "heartbeat"):
             if not 0 < getattr(self, name) < math.inf:
                 raise UsageError(f"{_option(name)} is a number of seconds above 0")
-        if not 0 <= self.grace < math.inf:
-            raise UsageError("--grace is a number of seconds from 0")
+        for name in ("grace", "probe"):
+            if not 0 <= getattr(self, name) < math.inf:
+                raise UsageError(f"{_option(name)} is a number of seconds from 0")
         if self.upstream is not None:
             _check_url(self.upstream)
             if self.rows is not None:
