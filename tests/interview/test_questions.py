@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from personae.errors import BadRequestError, InputError
+from personae.interview.neeko import export_dialogues
 from personae.interview.people import Interviewee, interviewee, read_interviewees
 from personae.interview.questions import (
     MAX_PROFILE,
@@ -251,6 +253,29 @@ def test_a_transfer_dialogue_with_one_character_is_not_asked_but_told(tmp_path: 
     (one,) = read_scripts([path], PEOPLE, left_out=left)
     assert (one.kind, words(one)) == ("transfer", [("Ada Byrne", "Q0"), ("Ben", "Q1")])
     assert left == [LeftOut(str(path), "line 2", "one_role")]
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers() | st.text(max_size=5),
+        lambda inner: (
+            st.lists(inner, max_size=3)
+            | st.dictionaries(
+                st.sampled_from(["question", "reply", "role", "content", "topic", "character"]),
+                inner,
+                max_size=4,
+            )
+        ),
+        max_leaves=12,
+    )
+)
+def test_no_json_at_all_breaks_the_reading_of_questions(
+    tmp_path_factory: pytest.TempPathFactory, value: Any
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any-questions.json"
+    path.write_text(json.dumps(value), "utf-8")
+    with suppress(InputError):
+        assert read_scripts([path], PEOPLE, left_out=[])
 
 
 # A run, again ------------------------------------------------------------------------------------
@@ -567,6 +592,24 @@ def test_all_published_questions_are_read(shared_data: Callable[..., Path]) -> N
 def both_asked(scripts: tuple[InterviewScript, ...], led: tuple[InterviewScript, ...]) -> int:
     single = {words(s)[0] for s in scripts}
     return sum((s.characters[0], s.topic) in single for s in led)
+
+
+def test_published_questions_are_written_as_they_were(
+    shared_data: Callable[..., Path], tmp_path: Path
+) -> None:
+    questions = shared_data("neeko", "questions")
+    cast = read_interviewees([questions.parent / "profiles"], "en")
+    for name in ("Caesar", "for_multiturn_Caesar"):
+        original = questions / f"generated_agent_interview_{name}.json"
+        turns = 5 if "multiturn" in name else 1
+        scripts = read_scripts([original], cast, turns=turns)
+        (written,) = export_dialogues((), tmp_path / name, scripts=scripts)
+        assert written.read_text("utf-8") == original.read_text("utf-8")
+        assert written.name == f"generated_agent_interview_{name[:-6]}julius-caesar.json"
+        assert read_scripts([written], cast, turns=turns) == tuple(
+            script.model_copy(update={"source": f"{written}, entry {number}"})
+            for number, script in enumerate(scripts, 1)
+        )
 
 
 def test_of_the_published_transfer_dialogues_those_of_known_characters_are_asked(

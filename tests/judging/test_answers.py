@@ -11,9 +11,12 @@ import pytest
 from personae.errors import InputError
 from personae.judging.answers import (
     Answers,
+    answer_entries,
     answers_of_results,
     read_answer_file,
+    system_of,
     unfit,
+    whole,
 )
 from personae.prompts import render
 from personae.records import Benchmark, Failure, Persona, Question, ResultRow, Task
@@ -144,6 +147,78 @@ def test_only_the_first_exchange_of_a_dialogue_is_taken_and_the_rest_is_counted(
         ("Who are you?", "I."),
     ]
     assert causes(found) == ["later_turn", "contaminated"]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "I row.\nHuman: And then?",
+        "I row.\n用户：然后呢？",
+        "### Assistant: I row.",
+        "I row.\n### User: And then?",
+        "The status of you is as follows: on the pier.",
+        "I row.<|NONSTOP|>",
+    ],
+)
+def test_an_answer_that_runs_on_or_holds_its_prompt_is_contaminated(answer: str) -> None:
+    assert unfit(answer, ADA, "What do you do?") == "contaminated"
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "Human: that is what we are.",
+        "A user: one who pays fourpence.",
+        "Man is a river, and Ada: the ferry.",
+    ],
+)
+def test_a_colon_does_not_make_another_speaker(answer: str) -> None:
+    assert unfit(answer, ADA, "What do you do?") is None
+
+
+def test_an_interviewers_line_in_the_answer_is_another_speakers(tmp_path: Path) -> None:
+    man = [said("Who are you?", role="Man")]
+    path = multi(
+        tmp_path,
+        dialogue(("interviewer", man), ("character", [said("Ada.\nMan: Really?")])),
+        dialogue(("interviewer", man), ("character", [said("Ada, Man: the ferrywoman.")])),
+    )
+    found = read_answer_file(path)
+    assert [(left.place, left.cause) for left in found.left_out] == [("line 1", "contaminated")]
+    assert [a.answer for a in found.answers] == ["Ada, Man: the ferrywoman."]
+
+
+def test_all_turns_of_a_dialogue_can_be_had(tmp_path: Path) -> None:
+    man = [said("Who are you?", role="Man")]
+    path = multi(
+        tmp_path,
+        dialogue(
+            ("interviewer", man), ("character", [said("Ada.")]),
+            ("interviewer", man), ("character", [said("Ben.", role="Ben")]),
+            ("interviewer", man),
+        ),
+    )  # fmt: skip
+    (entry,) = answer_entries(path)
+    assert (entry.character, entry.later) == ("Ada of the Ferry", 1)
+    assert [(turn.name, turn.answer) for turn in entry.turns()] == [
+        ("Ada", "Ada."),
+        ("Ben", "Ben."),
+        ("Ada of the Ferry", ""),
+    ]
+
+
+def test_who_answered_is_told_by_the_folders_wherever_one_stands(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = single(tmp_path, said("I keep the ferry."))
+    monkeypatch.chdir(path.parent)
+    assert system_of(Path(path.name)) == system_of(path) == "single/a-model"
+
+
+def test_half_a_surrogate_pair_becomes_one_mark() -> None:
+    assert whole("a\ud83db") == "a\ufffdb"
+    assert whole("\ud83d\ude00 é") == "😀 é"
+    assert whole("plain") == "plain"
 
 
 @pytest.mark.parametrize(

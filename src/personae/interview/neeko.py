@@ -21,6 +21,7 @@ from personae.errors import InputError
 from personae.interview.names import Names, names_of
 from personae.interview.people import MAX_NAME, Interviewee, read_interviewees
 from personae.interview.questions import (
+    AS_FOUND,
     is_question_list,
     script_id,
     topic_of,
@@ -766,7 +767,7 @@ def _write_questions(scripts: Iterable[InterviewScript], folder: Path) -> list[P
         files.setdefault(name, {})[text] = {
             "topic_id": script.topic_id,
             "topic": topic,
-            "question": text,
+            "question": str(script.extra.get(AS_FOUND) or text),
         }
     written = []
     for name, entries in files.items():

@@ -56,6 +56,10 @@ TEMPTING_SHARE = 0.1
 """Of written questions. Of the published ones it is five of about ninety for each character; a
 tenth leaves one among ten."""
 
+AS_FOUND = "as_found"
+"""Under this in `extra` a question stands as it was in its file, where that is not as it is asked:
+some of the published ones end with a space."""
+
 MAX_TEXT = 4_000
 """Characters of one question in a file."""
 MAX_SCRIPTS = 100_000
@@ -325,7 +329,7 @@ class _Reading:
         text = entry.get("question")
         if not isinstance(text, str) or not text.strip():
             raise InputError("no question", path=self.path, place=place, mend=MEND)
-        text = " ".join(text.split())
+        found, text = text, " ".join(text.split())
         if len(text) > MAX_TEXT:
             raise InputError(
                 f"a question of {len(text):,} characters (at most {MAX_TEXT:,})",
@@ -358,6 +362,7 @@ class _Reading:
                 location=told["location"],
                 status=told["status"],
                 source=f"{self.path}, {place}",
+                extra={} if found == text else {AS_FOUND: found},
             )
 
     def _who(self, name: str, fuller: str = "") -> Interviewee | None:

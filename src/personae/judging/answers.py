@@ -55,8 +55,11 @@ PROFILE_CHARS = 1200
 """Paragraphs of a profile are taken until they hold this many characters, at least one."""
 
 _PROMPT = re.compile(
-    r"</?s>|<\|[A-Za-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>|^#{2,3} ?(?:Instruction|Response|Input)\b"
-    r"|\bI want you to act (?:like|as)\b|(?:我希望你|我要你|我想让你|请你)扮演",
+    r"</?s>|<\|[A-Za-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>"
+    r"|^#{2,3} ?(?:Instruction|Response|Input|Human|User|Assistant)\b"
+    r"|\n(?:USER|Human|User|用户)\s?[:：]"
+    r"|\bI want you to act (?:like|as)\b|\bThe status of you is as follows\b"
+    r"|(?:我希望你|我要你|我想让你|请你)扮演",
     re.MULTILINE,
 )
 SPEAKER_MARK = re.compile(r"\w \(+(?:speaking|thinking)\)")
@@ -414,6 +417,9 @@ def _turn(path: Path, place: str, asked: Any, reply: Any, character: str) -> Ans
     if not name:
         raise _foreign(path, place, "no character is named")
     others = len(roles) < len(said) or len(set(roles)) > 1
+    marks = "|".join(map(re.escape, filter(None, interviewers)))
+    if marks and any(re.search(rf"^(?:{marks})\s?[:：]", s.content, re.MULTILINE) for s in said):
+        others = True
     return AnswerTurn(name, words, said, others)
 
 
