@@ -64,7 +64,7 @@ def test_an_unknown_metric_is_an_error_that_names_those_there_are() -> None:
     ("name", "key"),
     [("HK", "HK"), ("vk", "VK"), ("Rel.", "Rel"), ("stab.", "Stab"), ("TRANS", "Trans"),
      ("Real Knowledge", "RK"), ("virtual_knowledge", "VK"), ("现实知识", "RK"),
-     (" character  behavior ", "CB")],
+     (" character  behavior ", "CB"), ("Hallucinatory Knowledge", "HK")],
 )  # fmt: skip
 def test_a_metric_goes_by_its_key_and_by_its_name_in_either_language(name: str, key: str) -> None:
     assert parse_interview_metric(name) == key

@@ -36,6 +36,9 @@ DIMENSIONS: dict[str, tuple[str, ...]] = {
 
 LOWEST, HIGHEST = 1, 7
 
+_PAPERS_NAMES = {"hallucinatory knowledge": "HK", "avoiding hallucination": "HK"}
+"""What the paper calls a metric, where judges are told another name for clearness."""
+
 PROMPT = "interview_rating/metric"
 TRANSFER_PROMPT = "interview_rating/transfer"
 
@@ -81,15 +84,17 @@ def load_interview_metric(key: str, language: Language) -> InterviewMetric:
 
 
 def parse_interview_metric(name: str) -> str:
-    """The key of a metric, from its key or its full name in either language.
+    """The key of a metric, from its key ("Stab." too) or its full name in either language.
 
     Raises:
         ValueError: it is none.
     """
-    wanted = " ".join(name.replace("_", " ").casefold().split())
+    wanted = " ".join(name.replace("_", " ").casefold().split()).rstrip(".")
+    if wanted in _PAPERS_NAMES:
+        return _PAPERS_NAMES[wanted]
     for key in METRICS:
         names = {key, *(load_interview_metric(key, language).name for language in LANGUAGES)}
-        if wanted.rstrip(".") in {n.casefold() for n in names}:  # the paper writes "Rel.", "Stab."
+        if wanted in {n.casefold() for n in names}:
             return key
     raise ValueError(f"{name!r} is no metric of an interview; there are {', '.join(METRICS)}")
 
