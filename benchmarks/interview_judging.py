@@ -268,11 +268,16 @@ async def judged(model: str, count: int) -> list[str]:
 def main() -> None:
     """Print the tables."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--each", type=int, help="at most so many a system, kind and character")
+    parser.add_argument(
+        "--each", type=int, default=10, help="at most so many a system, kind and character; 0: all"
+    )
     parser.add_argument("--judge", help="judge some dialogues, and ask its cache")
     parser.add_argument("--judged", type=int, default=3)
     args = parser.parse_args()
-    for line in table(args.each):
+    if not (DATA / "neeko").is_dir() or not PAPER.is_file():
+        print(f"{DATA / 'neeko'} or {PAPER} is absent; nothing to measure")
+        return
+    for line in table(args.each or None):
         print(line, flush=True)
     if args.judge:
         for line in asyncio.run(judged(args.judge, args.judged)):

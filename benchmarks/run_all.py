@@ -14,6 +14,7 @@ SCRIPTS = (
     "engine.py",
     "kill.py",
     "cost.py",
+    "interview_judging.py",
     "local_engine.py",
     "play.py",
     "memory.py",
