@@ -715,6 +715,8 @@ def test_every_published_file_is_written_as_it_was(
         original = neeko / "gen_results" / relative
         if relative.name == "trans_dialogues.jsonl":
             original = neeko / relative.name
+        else:
+            assert path.read_bytes() == original.read_bytes(), relative
         assert content(path) == content(original), relative
 
 
@@ -722,7 +724,11 @@ def test_what_was_written_of_them_is_read_as_the_same(
     published: tuple[Path, Imported], tmp_path: Path
 ) -> None:
     neeko, found = published
-    export_dialogues(found.interviews, tmp_path / "data")
+    some = tuple(
+        one for one in found.interviews if "Caesar" in one.source or one.kind == "transfer"
+    )
+    export_dialogues(some, tmp_path / "data")
     (tmp_path / "data" / "profiles").symlink_to(neeko / "profiles")
     again = import_dialogues([tmp_path / "data", neeko / "questions"])
-    assert bare(again.interviews) == bare(found.interviews)
+    assert len(some) == 92 * 2 + 50 * 2 + 60
+    assert bare(again.interviews) == bare(some)
