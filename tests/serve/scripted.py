@@ -9,6 +9,7 @@ The last message is the script. Each of its words is said as a piece with a spac
     [slow]          `speak` waits for `released`
     [length]        the answer ends because it is too long
     [uncounted]     tokens are not counted
+    [late]          raises once it is left
     [bug]           raises what no engine may
 """
 
@@ -138,6 +139,8 @@ class ScriptedSpeech:
 
     async def __aexit__(self, *error: object) -> None:
         await self._engine.count(-1)
+        if "[late]" in self._words:
+            raise ERRORS["server"]
 
     def __aiter__(self) -> AsyncIterator[str]:
         self._pieces = self._pieces or self._say()

@@ -417,6 +417,14 @@ async def test_what_outlasts_the_grace_is_cut_and_says_so() -> None:
     assert here.engine.busy() == 0
 
 
+async def test_what_fails_after_the_last_word_does_not_touch_the_answer() -> None:
+    here = Here()
+    told = await here.post(chat("one two [late]", stream=True))
+    assert told.text == "one two "
+    assert told.events[-1] == "[DONE]"
+    await here.idle()
+
+
 async def test_a_client_that_does_not_read_is_given_up_in_time() -> None:
     here = Here(timeout=0.05)
     queue = [{"type": "http.request", "body": json.dumps(chat("one", stream=True)).encode()}]

@@ -98,6 +98,20 @@ async def test_work_that_ends_is_handed_on_and_one_that_fails_raises() -> None:
         await closing.while_wanted(never, work(fail=True))
 
 
+async def test_work_that_another_has_ended_is_the_engines_failure() -> None:
+    under_it: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+    async def work() -> None:
+        await under_it
+
+    wanted = asyncio.ensure_future(Closing().while_wanted(never, work()))
+    await settle()
+    under_it.cancel()
+    with pytest.raises(ApiError) as caught:
+        await wanted
+    assert (caught.value.status, caught.value.code) == (503, "engine_unavailable")
+
+
 async def test_when_the_client_leaves_the_work_has_ended_before_anybody_hears_of_it() -> None:
     ended = False
     gone = asyncio.Event()

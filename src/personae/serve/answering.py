@@ -63,7 +63,6 @@ class Answer(Response):
         try:
             if self._asked.stream:
                 said = await self._closing.while_wanted(receive, self._piecewise(stream))
-                await stream.end()
             else:
                 body, said = await self._closing.while_wanted(receive, self._whole())
                 await Response(body, media_type="application/json")(scope, receive, send)
@@ -103,6 +102,7 @@ class Answer(Response):
                 opening = b""
             finished = await speech.done()
             await stream.write(opening + wording.last(finished))
+            await stream.end()
         return finished
 
     @contextlib.asynccontextmanager
@@ -138,6 +138,7 @@ class Stream:
         self._send, self._last_word = send, last_word
         self._one_at_a_time = asyncio.Lock()
         self._written = 0
+        self._ended = False
         self.begun = False
 
     async def write(self, data: bytes) -> None:
@@ -157,10 +158,13 @@ class Stream:
 
     async def end(self) -> None:
         """Nothing comes any more."""
+        self._ended = True
         await self._put({"type": "http.response.body", "body": b"", "more_body": False})
 
     async def fail(self, error: ApiError) -> None:
         """End by an error; a client that does not take it in time is left as it is."""
+        if self._ended:  # all has been said; what failed came after it
+            return
         with contextlib.suppress(TimeoutError, ClientGoneError):
             async with asyncio.timeout(self._last_word):
                 await self.write(event(error.body))

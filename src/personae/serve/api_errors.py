@@ -116,6 +116,11 @@ def stopping() -> ApiError:
     )
 
 
+def ended() -> ApiError:
+    """The engine was ended under an answer."""
+    return _unavailable("ended")
+
+
 def unforeseen() -> ApiError:
     """A fault of ours; what it was stands in the log, not in the answer."""
     return ApiError(500, "The server failed; its log says why", kind=SERVER, code="internal_error")
@@ -142,7 +147,10 @@ def of_engine(error: PersonaeError) -> ApiError:
         return again
     if isinstance(error, TimeoutExceededError):
         return ApiError(504, "The engine did not answer in time", kind=SERVER, code="timeout")
-    cause = error.cause if isinstance(error, TransportError) else "failed"
+    return _unavailable(error.cause if isinstance(error, TransportError) else "failed")
+
+
+def _unavailable(cause: str) -> ApiError:
     return ApiError(
         503,
         f"The engine cannot answer now ({cause})",

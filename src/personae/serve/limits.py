@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import Receive
 
-from personae.serve.api_errors import ApiError, stopping, too_many
+from personae.serve.api_errors import ApiError, ended, stopping, too_many
 
 Result = TypeVar("Result")
 
@@ -102,7 +102,7 @@ class Closing:
 
         Raises:
             ClientGoneError: the connection is gone.
-            ApiError: 503: the server is closing, or the grace is over.
+            ApiError: 503: the server is closing, the grace is over, or the engine is ended.
         """
         if self.begun:
             work.close()
@@ -116,6 +116,8 @@ class Closing:
             await asyncio.wait({doing, gone, cut}, return_when=asyncio.FIRST_COMPLETED)
             if not doing.done():
                 raise ClientGoneError if gone.done() else stopping()
+            if doing.cancelled():  # not by us: whatever it waited for has been ended
+                raise ended()
             return doing.result()
         finally:
             for task in (doing, gone, cut):
