@@ -10,6 +10,7 @@ The last message is the script. Each of its words is said as a piece with a spac
     [length]        the answer ends because it is too long
     [uncounted]     tokens are not counted
     [late]          raises once it is left
+    [stay]          is left only once `released` is set
     [bug]           raises what no engine may
 """
 
@@ -138,6 +139,8 @@ class ScriptedSpeech:
         return self
 
     async def __aexit__(self, *error: object) -> None:
+        if "[stay]" in self._words:
+            await self._engine.released.wait()
         await self._engine.count(-1)
         if "[late]" in self._words:
             raise ERRORS["server"]

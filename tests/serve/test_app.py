@@ -288,12 +288,13 @@ async def test_a_stream_that_takes_too_long_ends_as_an_error() -> None:
 
 async def test_whoever_waits_too_long_for_a_place_is_told_in_time() -> None:
     here = Here(timeout=0.02, max_concurrency=1)
-    first = asyncio.ensure_future(here.post(chat("[hold]")))
+    first = asyncio.ensure_future(here.post(chat("[stay] [hold]")))
     await until(lambda: here.engine.heard)
     told = await here.post(chat("two"))
-    assert told.status == 504
+    assert (told.status, told.error["code"]) == (504, "timeout")
     assert len(here.engine.heard) == 1
-    await first
+    here.engine.released.set()
+    assert (await first).status == 504
     await here.idle()
 
 
