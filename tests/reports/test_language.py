@@ -37,7 +37,8 @@ def test_the_chinese_phrases_are_chinese():
     plain = {k for k, v in ZH.items() if not re.search("[\u4e00-\u9fff]", v)}
     same = {
         "auc_of", "pairs", "nats", "persona_score", "html_lang", "tasks.PersonaScore", "list_comma",
-        "full_stop", "scenes.colon", "scenes.semicolon", "term.persona_score", "term.auc", "term.alpha", "term.tokens",
+        "full_stop", "scenes.colon", "scenes.semicolon", "interviews.colon", "interviews.semicolon",
+        "interviews.n_of_turn", "term.persona_score", "term.auc", "term.alpha", "term.tokens",
     }  # fmt: skip
     assert plain <= same
 

@@ -113,7 +113,7 @@ def held(
         exchanges=tuple(
             Exchange(
                 character=turn.character,
-                asked=turn.asked if interviewer is None else f"{turn.asked} ({model})",
+                asked=turn.asked if interviewer is None else f"{turn.asked} ({model} {method})",
                 answer=None
                 if i in lost and lost[i].cause in ("timeout", "not_reached")
                 else answer or f"{turn.character} answers {i} by {method}.",

@@ -53,12 +53,14 @@ class Judge:
     Attributes:
         audit: of interviews, under the rubric of these verdicts.
         run: a run that it judged.
+        lacking: metrics that it scored and its audit, which therefore does not count, is silent of.
     """
 
     model: str
     lang: Language
     audit: Audit | None
     run: Path
+    lacking: tuple[str, ...] = ()
 
     @property
     def state(self) -> JudgeState:

@@ -17,6 +17,7 @@ from personae.interview_stage import (
 )
 from personae.journal.store import Journal
 from personae.judging.interview_audit import covered
+from personae.judging.interview_metrics import METRICS
 from personae.judging.interview_scores import Voice, interviews_document
 from personae.records import (
     Audit,
@@ -266,8 +267,12 @@ def _judges(runs: Sequence[InterviewRun], audits: Sequence[Audit]) -> Iterator[J
         for row in one.rows:
             scored[row.judge, lang, rubric].add(row.metric)
     for (model, lang, rubric), run in first.items():
-        able = [audit for audit in audits if scored[model, lang, rubric] <= set(covered(audit))]
-        yield Judge(model, lang, find_audit(able, model, rubric, lang), run)
+        given = scored[model, lang, rubric]
+        able = [audit for audit in audits if given <= set(covered(audit))]
+        found = find_audit(able, model, rubric, lang)
+        partial = find_audit(audits, model, rubric, lang) if found is None else None
+        lacking = given.difference(covered(partial)) if partial is not None else set()
+        yield Judge(model, lang, found, run, tuple(m for m in METRICS if m in lacking))
 
 
 def _caveats(runs: Sequence[InterviewRun]) -> Iterator[str]:

@@ -47,6 +47,11 @@ def print_interviews(data: InterviewsReport, console: Console, language: Languag
     for judge in data.judges:
         state = words(f"state.{judge.state}")
         told.append(Text(f"{clean(judge.model)}: {state}", style=STYLES[judge.state]))
+        if judge.lacking:
+            names = words("list_comma").join(
+                metric_name(key, words.language) for key in judge.lacking
+            )
+            told.append(Text(f"  {words('audit_lacks')} {names}"))
         if judge.audit is not None and judge.state == "failed":
             told.extend(Text(f"  {one_line(reason, 200)}") for reason in judge.audit.reasons)
     console.print(Panel(Text("\n").join(told), border_style=style))
