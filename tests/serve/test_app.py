@@ -279,7 +279,7 @@ async def test_an_answer_that_takes_too_long_is_given_up(stream: bool, script: s
 
 
 async def test_a_stream_that_takes_too_long_ends_as_an_error() -> None:
-    here = Here(timeout=0.02)
+    here = Here(timeout=1.0)
     told = await here.post(chat("one [hold] two", stream=True))
     assert told.text == "one "
     assert told.events[-1]["error"]["code"] == "timeout"
@@ -427,7 +427,7 @@ async def test_what_fails_after_the_last_word_does_not_touch_the_answer() -> Non
 
 
 async def test_a_client_that_does_not_read_is_given_up_in_time() -> None:
-    here = Here(timeout=0.05)
+    here = Here(timeout=1.0)
     queue = [{"type": "http.request", "body": json.dumps(chat("one", stream=True)).encode()}]
     sent: list[str] = []
 
