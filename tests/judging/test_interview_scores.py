@@ -263,6 +263,14 @@ def test_two_judges_curves_are_averaged_where_both_scored() -> None:
     assert [figures(turn) for turn in curve.turns] == [(6, 1, 0.5), (4, 1, 0.5)]
 
 
+def test_a_row_without_a_score_for_each_turn_is_in_no_curve() -> None:
+    short = [
+        row.model_copy(update={"turn_scores": ()}) for row in verdicts("b1", 5, BEDE, turns=(1, 1))
+    ]
+    (curve,) = stability_curves(Verdicts([*verdicts("a1", 5, turns=(7, 6)), *short]))
+    assert [figures(turn) for turn in curve.turns] == [(7, 1, 0.5), (6, 1, 0.5)]
+
+
 def test_single_questions_and_transfer_dialogues_have_no_curve() -> None:
     single = verdicts("a1", 5, turns=(5,), mode="single", kind="single")
     assert stability_curves(Verdicts([*single, transfer("t1", 5)])) == []
