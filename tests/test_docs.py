@@ -174,14 +174,17 @@ def imports(path: Path) -> set[str]:
         ("judging",
          {"records", "errors", "models", "journal", "judging", "prompts", "data", "world"}),
         ("characters", {"records", "errors", "prompts", "characters"}),
+        # Retrieval for an interview is the recall by words that the memory of plays has (world).
         ("interview",
          {"records", "errors", "models", "journal", "judging", "prompts", "data", "characters",
-          "interview"}),
+          "interview", "world"}),
         # It learns from runs, so it reads benchmarks (interview) and answers (judging); the vectors
         # of meaning are those of the memory of plays (world).
         ("cast",
          {"records", "errors", "models", "journal", "judging", "prompts", "characters", "interview",
           "world", "cast"}),
+        # What a character may know is told by its card (characters).
+        ("serve", {"records", "errors", "models", "prompts", "characters", "cast", "serve"}),
     ],
 )  # fmt: skip
 def test_arrows_between_rooms_point_one_way(room: str, below: set[str]) -> None:
