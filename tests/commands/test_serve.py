@@ -17,8 +17,11 @@ import pytest
 from openai import OpenAI
 
 from personae.cli import main
+from personae.serve.run import base_url, bind
 from personae.serve.settings import DEFAULT_TOKEN_ENV
 from tests.cast.serving import NAMES, small_cast
+from tests.serve.upstreams import write_three
+from tests.serve.vllm_stub import start_vllm
 
 LIMIT = 120.0
 
@@ -159,3 +162,39 @@ def test_the_characters_of_a_cast_answer_each_by_its_own_blocks_and_a_signal_end
     assert secret not in said
     assert "Traceback" not in said
     assert re.search(r"POST /v1/chat/completions 200 \d", said)
+
+
+# A server behind -------------------------------------------------------------------------------
+
+
+def test_an_upstream_answers_under_the_adapters_names_and_is_shown_its_own_token(
+    tmp_path: Path,
+) -> None:
+    cast, token = write_three(tmp_path / "cast"), "the-upstreams-own-token"
+    with (
+        start_vllm(adapters=["Sherlock Holmes", "Alice"], token=token) as vllm,
+        running(
+            cast, "--upstream", vllm.url, "--upstream-token-env", "VLLM_TOKEN", VLLM_TOKEN=token
+        ) as here,
+    ):
+        assert "for this machine only" in here.said
+        with OpenAI(base_url=here.url, api_key="none", max_retries=0) as client:
+            assert [m.id for m in client.models.list()] == ["Sherlock Holmes", "Alice", "auto"]
+            made = client.chat.completions.create(
+                model="Sherlock Holmes", messages=[{"role": "user", "content": "Who are you?"}]
+            )
+        assert made.choices[0].message.content == "I am Sherlock Holmes. Good evening."
+        code, said = here.end()
+    assert code == 0
+    assert token not in said
+    assert "Ada Lovelace" in said  # of the cast, and upstream has no adapter of that name
+
+
+def test_an_upstream_that_is_not_there_ends_the_command_with_a_reason(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with contextlib.closing(bind("127.0.0.1", 0)) as nobody:
+        url = base_url(nobody)
+        cast = write_three(tmp_path / "cast")
+        assert main(["serve", str(cast), "--port", "0", "--upstream", url]) == 1
+    assert url.removesuffix("/v1") in capsys.readouterr().err

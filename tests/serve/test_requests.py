@@ -6,11 +6,13 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from personae.records import Secret
 from personae.serve.api_errors import ApiError
 from personae.serve.engine import ChatMessage
-from personae.serve.requests import MAX_MESSAGES, ChatAsked, read_chat
+from personae.serve.requests import _NEUTRAL, MAX_MESSAGES, ChatAsked, _Body, read_chat
 
 HELLO = {"role": "user", "content": "hello"}
 
@@ -218,3 +220,31 @@ def test_numbers_are_finite(number: bytes) -> None:
 def test_a_refusal_does_not_say_back_what_was_sent() -> None:
     error = refused(messages=[{"role": "a secret of the user", "content": "x"}])
     assert "secret" not in error["message"]
+
+
+ANYTHING = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=8,
+)
+FIELDS = st.sampled_from([*_Body.model_fields, *_NEUTRAL, "user"])
+
+
+@given(st.dictionaries(FIELDS, ANYTHING, max_size=4), st.lists(ANYTHING, max_size=2))
+def test_whatever_is_sent_is_understood_or_refused(
+    changed: dict[str, Any], messages: list[Any]
+) -> None:
+    body = {"model": "Ada", "messages": [HELLO, *messages], **changed}
+    refusal = None
+    try:
+        asked = read_chat(json.dumps(body).encode(), max_tokens=100, default_tokens=50)
+        assert 1 <= (asked.wanted.max_tokens or 0) <= 100
+    except ApiError as error:
+        refusal = error
+    assert refusal is None or (refusal.status == 400 and json.dumps(refusal.body))
+
+
+@given(st.binary(max_size=200))
+def test_whatever_bytes_are_sent_are_refused(raw: bytes) -> None:
+    with pytest.raises(ApiError):
+        read_chat(raw, max_tokens=100, default_tokens=50)
