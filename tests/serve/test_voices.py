@@ -293,7 +293,7 @@ def chats(draw: st.DrawFn) -> tuple[list[ChatMessage], list[frozenset[str] | Non
     return messages, perceiving
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(chats(), st.sampled_from(NAMES))
 def test_a_character_is_told_what_it_perceived_and_nothing_else(
     chat: tuple[list[ChatMessage], list[frozenset[str] | None]], who: str
@@ -305,7 +305,7 @@ def test_a_character_is_told_what_it_perceived_and_nothing_else(
         assert (f"MARK{n}X" in text) == (seen is None or who in seen)
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(chats(), st.sampled_from(NAMES))
 def test_what_a_character_did_not_perceive_changes_nothing_in_what_it_is_told(
     chat: tuple[list[ChatMessage], list[frozenset[str] | None]], who: str

@@ -270,12 +270,17 @@ class CastGenerator:
 
     @classmethod
     def of(
-        cls, cast: Cast, *, device: torch.device | str | None = None, **options: Any
+        cls,
+        cast: Cast,
+        *,
+        dtype: torch.dtype | str | None = None,
+        device: torch.device | str | None = None,
+        **options: Any,
     ) -> CastGenerator:
         """Load a cast's base and its blocks; takes its time.
 
         Args:
-            device: see `load_base`.
+            dtype, device: see `load_base`.
             options: `rows`, `kv_bytes`, `kept_bytes`, `prefill_tokens`.
 
         Raises:
@@ -285,7 +290,7 @@ class CastGenerator:
         from personae.cast.base import base_of, load_base
         from personae.cast.store import attach
 
-        base = load_base(base_of(cast), device=device)
+        base = load_base(base_of(cast), dtype=dtype, device=device)
         # Its blocks are in the stack then, and need no second place in memory.
         return cls(base, attach(base, cast), replace(cast, tensors={}), **options)
 
