@@ -335,3 +335,9 @@ def test_an_interviewer_is_told_no_secret_and_no_profile() -> None:
 )  # fmt: skip
 def test_of_an_interviewers_reply_its_own_words_are_kept(text: str, kept: str) -> None:
     assert own_words(text, ["Ann"]) == kept
+
+
+@pytest.mark.parametrize("noise", ["\n", "*", "Ann", "Ann*", " ", "(", "\n*"])
+def test_a_reply_of_many_pages_is_gone_through_like_any_other(noise: str) -> None:
+    text = f"Who? {noise * (2**17 // len(noise))} x"
+    assert own_words(text, ["Ann"]) == text

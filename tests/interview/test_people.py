@@ -77,6 +77,7 @@ def test_everybody_of_the_starter_cast_can_be_interviewed_in_both_languages(
         assert made.card.description[:40].strip() in made.profile
         assert 0 < estimate_tokens(made.short) <= SHORT_TOKENS + 1
         assert len(made.passages) > 20
+        assert "…" not in made.profile.split("\n\n")  # nothing is cut
         assert "{{" not in "".join((made.profile, made.short, *made.passages))
 
 
@@ -329,3 +330,11 @@ def test_neekos_profiles_are_cut_into_passages_without_losing_a_word(
         for part in person.card.extensions[PROFILE_KEY]:
             for word in [] if part.startswith("#") else part.split():
                 assert word in kept
+
+
+@pytest.mark.parametrize("unit", ["x", "灯", "word ", "A. ", "Yes. ", "。", "\n\n", "{{char}} "])
+def test_a_card_of_many_pages_is_read_like_any_other(unit: str) -> None:
+    made = interviewee(card(description="Ann. " + unit * (2**16 // len(unit))), "en")
+    assert estimate_tokens(made.profile) <= PROFILE_TOKENS + 1
+    assert estimate_tokens(made.short) <= SHORT_TOKENS + 1
+    assert all(estimate_tokens(one) <= UNIT_TOKENS for one in made.passages)

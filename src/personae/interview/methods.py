@@ -23,8 +23,9 @@ from personae.records import Exchange, InterviewScript, Language, Message, Recor
 from personae.records.interview import Method
 
 _QUOTES = {'"': '"', "“": "”", "'": "'", "‘": "’", "「": "」", "『": "』", "«": "»"}
-_HEAD = r"[*_>#\s]*"
-_TAIL = r"[*_]*\s*(?:[(（][^()（）\n]{1,40}[)）])?[*_]*\s*[:：][*_\s]*"
+# Bounded: a reply may be a page of asterisks.
+_HEAD = r"[*_>#\s]{0,9}"
+_TAIL = r"[*_]{0,3}\s{0,3}(?:[(（][^()（）\n]{1,40}[)）])?[*_]{0,3}\s{0,3}[:：][*_\s]{0,9}"
 
 
 class Setting(Record):

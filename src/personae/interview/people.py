@@ -35,8 +35,11 @@ from personae.records.files import files_of
 from personae.records.tokens import estimate_tokens
 
 PROFILE_TOKENS = 2_000
-"""Of what judges are told: 8,000 Latin or 3,000 Chinese characters. Every card of the starter cast has
-room in it, and beside it a dialogue in the embedded model's context."""
+"""Of what judges are told: 8,000 Latin or 3,000 Chinese characters.
+
+Every card of the starter cast has room in it, and beside it a dialogue in the embedded model's
+context.
+"""
 SHORT_TOKENS = 80
 UNIT_TOKENS = 200
 """Of one passage for retrieval; a longer paragraph is cut at its sentences."""
@@ -277,16 +280,25 @@ def _pieces(text: str, heading: str = "") -> Iterator[str]:
 def _packed(text: str, tokens: int) -> list[str]:
     """A text in pieces of at most so many tokens: whole sentences, or parts of one too long."""
     found: list[str] = []
-    start = end = 0
-    for sentence_end in (*(m.end() for m in _SENTENCE.finditer(text)), len(text)):
-        if end > start and estimate_tokens(text[start:sentence_end]) > tokens:
-            found.append(text[start:end])
-            start = end
-        while estimate_tokens(text[start:sentence_end]) > tokens:
+    start = begin = spent = 0
+    for end in (*(mark.end() for mark in _SENTENCE.finditer(text)), len(text)):
+        cost = estimate_tokens(text[begin:end]) + 1  # with what rounding may hide
+        if begin > start and spent + cost > tokens:
+            found.append(text[start:begin])
+            start, spent = begin, 0
+        first = start
+        while cost > tokens and _above(text, start, end, tokens):
             # A character is no more than a token; a space is the better place to cut at.
-            end = text.rfind(" ", start + tokens // 2, start + tokens) + 1 or start + tokens
-            found.append(text[start:end])
-            start = end
-        end = sentence_end
-    found.append(text[start:end])
+            cut = text.rfind(" ", start + tokens // 2, start + tokens) + 1 or start + tokens
+            found.append(text[start:cut])
+            start = cut
+        if start > first:
+            spent, cost = 0, estimate_tokens(text[start:end]) + 1
+        begin, spent = end, spent + cost
+    found.append(text[start:])
     return [piece.strip() for piece in found if piece.strip()] or [""]
+
+
+def _above(text: str, start: int, end: int, tokens: int) -> bool:
+    """Whether a part has more tokens; a character is no less than a quarter of one."""
+    return end - start > 4 * tokens + 4 or estimate_tokens(text[start:end]) > tokens
