@@ -25,6 +25,7 @@ from personae.interview.neeko import (
     import_dialogues,
 )
 from personae.interview.people import interviewee
+from personae.judging.answers import read_answer_file
 from personae.records import (
     Character,
     Exchange,
@@ -320,6 +321,78 @@ def test_the_same_words_on_another_topic_prove_nothing(tmp_path: Path) -> None:
     assert {one.mode for one in found.interviews} == {"unknown"}
 
 
+def test_a_reply_with_parts_of_another_systems_is_nobodys(tmp_path: Path) -> None:
+    line = dialogue(("Who?", "Ada."), ("Why?", "So."))
+    line["content"][3]["turn_content"].append(said("And so on."))
+    other = json.loads(json.dumps(line))
+    other["content"][1]["turn_content"][0]["content"] = "I am Ada."
+    other["content"][3]["turn_content"][0]["content"] = "Because."
+    alone = import_dialogues([multi(tmp_path, line, system="one")])
+    assert alone.interviews[0].exchanges[1].answer == "So.\nAnd so on."
+    assert alone.left_out == ()
+    both = import_dialogues(
+        [multi(tmp_path, line, system="one"), multi(tmp_path, other, system="two")]
+    )
+    assert [(x.place, x.cause) for x in both.left_out] == [("line 1, turn 2", "contaminated")] * 2
+
+
+def test_what_a_model_puts_around_its_answer_is_cut_and_told(tmp_path: Path) -> None:
+    path = single(
+        tmp_path,
+        said("\nDame Ada (speaking): Hello.</s>"),
+        said("Ada: Hello."),
+        said("Hello.<\\s> </s>"),
+        said("</s>"),
+        said("Hello.</s> Goodbye."),
+    )
+    found = import_dialogues([path])
+    assert [one.exchanges[0].answer for one in found.interviews] == [
+        "Hello.",
+        "Hello.",
+        "Hello.",
+        None,
+        "Hello.</s> Goodbye.",
+    ]
+    assert causes(found) == ["empty", "contaminated"]
+    assert found.cut == {str(path): 4}
+    assert f"{path}: an end of sequence or the speaker's name is cut from 4 answers" in found.notes
+    assert there_and_back([path], tmp_path / "out") == {
+        "single/a-model/Ada_single.json": content(path)
+    }
+
+
+def test_lines_in_a_file_called_json_are_lines(tmp_path: Path) -> None:
+    lines = [dialogue(("Who?", "Ada."), ("Why?", "So.")) for _ in range(2)]
+    lines[1]["topic"] = "Another"
+    path = multi(tmp_path, *lines, name="Ada_multi.json")
+    found = import_dialogues([path])
+    assert [one.source for one in found.interviews] == [f"{path}, line 1", f"{path}, line 2"]
+    (written,) = export_dialogues(found.interviews, tmp_path / "out")
+    assert written.name == "Ada_multi.json"
+    assert [json.loads(line) for line in written.read_text("utf-8").splitlines()] == lines
+    assert len(read_answer_file(path).answers) == 2
+    listed = tmp_path / "listed.json"
+    listed.write_text(json.dumps(lines), "utf-8")
+    assert len(import_dialogues([listed]).interviews) == 2
+
+
+def test_the_repositorys_own_folders_are_one_system(tmp_path: Path) -> None:
+    for folder, name in (
+        ("Ada_llama-2-7b-chat_result", "Ada_single.json"),
+        ("Adda_llama-2-7b-chat_result", "Ada_single_mix.json"),
+        ("llama-2-7b-chat_result", "transfer.json"),
+    ):
+        path = tmp_path / "gen_results" / "icl_interview_single" / folder / name
+        path.parent.mkdir(parents=True)
+        entry = {"question": f"{folder}?", "reply": said("Yes.")}
+        path.write_text(json.dumps([entry]), "utf-8")
+    found = import_dialogues([tmp_path])
+    assert {one.model for one in found.interviews} == {"icl_interview_single/llama-2-7b-chat"}
+    written = export_dialogues(found.interviews, tmp_path / "out")
+    assert len(written) == 3
+    assert written[0].parent.name == "Ada_llama-2-7b-chat_result"
+
+
 def test_two_runs_in_one_file_are_told_apart(tmp_path: Path) -> None:
     path = single(tmp_path, said("First."), said("Second."), asked="Who are you?")
     found = import_dialogues([path])
@@ -354,7 +427,7 @@ def test_a_folder_is_read_with_all_below_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "place"),
     [
-        ('{"question": "a"}', "neither an answer"),
+        ('{"question": "a"}', "the whole"),
         ('["a"]', "entry 1"),
         ('[{"reply": {"content": "a"}}]', "entry 1"),
         ('[{"question": "a", "reply": "b"}]', "entry 1"),

@@ -22,7 +22,6 @@ from personae.interview.questions import (
     MAX_TEXT,
     TOPICS,
     WRITER_SAMPLING,
-    is_question_list,
     kind_of,
     question_script,
     read_scripts,
@@ -381,13 +380,6 @@ def test_an_interview_is_what_its_characters_make_it() -> None:
     assert kind_of(["A"]) == "single"
     assert kind_of(["A", "A"]) == "multi"
     assert kind_of(["A", "B", "A"]) == "transfer"
-
-
-def test_a_list_of_replies_is_no_list_of_questions() -> None:
-    assert is_question_list([ENTRY])
-    assert not is_question_list([{**ENTRY, "reply": {}}])
-    assert not is_question_list([])
-    assert not is_question_list({"question": "a"})
 
 
 # Writing -----------------------------------------------------------------------------------------

@@ -188,6 +188,30 @@ def test_an_interviewers_line_in_the_answer_is_another_speakers(tmp_path: Path) 
     assert [a.answer for a in found.answers] == ["Ada, Man: the ferrywoman."]
 
 
+@pytest.mark.parametrize(
+    ("content", "answer"),
+    [
+        ("I row.</s>", "I row."),
+        ("I row. <\\s></s>\n", "I row."),
+        ("Ada: I row.", "I row."),
+        ("Dame Ada Byrne (speaking): I row.", "I row."),
+        ("Ada's answer: I row.", "Ada's answer: I row."),
+        ("I am Ada, and so: I row.", "I am Ada, and so: I row."),
+        ("Ben: I row.", "Ben: I row."),
+    ],
+)
+def test_the_end_of_sequence_and_the_speakers_own_name_are_no_part_of_an_answer(
+    tmp_path: Path, content: str, answer: str
+) -> None:
+    found = read_answer_file(single(tmp_path, said(content)))
+    assert [a.answer for a in found.answers] == [answer]
+
+
+def test_an_end_of_sequence_amid_an_answer_is_contamination(tmp_path: Path) -> None:
+    found = read_answer_file(single(tmp_path, said("I row.</s> So do I."), said("Yes.<unk> No.")))
+    assert causes(found) == ["contaminated", "contaminated"]
+
+
 def test_all_turns_of_a_dialogue_can_be_had(tmp_path: Path) -> None:
     man = [said("Who are you?", role="Man")]
     path = multi(

@@ -12,27 +12,26 @@ import math
 import os
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from personae.errors import InputError
 from personae.interview.names import Names, names_of
 from personae.interview.people import MAX_NAME, Interviewee, read_interviewees
 from personae.interview.questions import (
     AS_FOUND,
-    is_question_list,
     script_id,
     topic_of,
 )
 from personae.judging.answers import (
-    MOST_ANSWER_BYTES,
     AnswerEntry,
     AnswerTurn,
     Cause,
     LeftOut,
     dialogue_entry,
+    json_entries,
     single_entry,
     slug,
     system_of,
@@ -49,7 +48,7 @@ from personae.records import (
     ScriptTurn,
     content_hash,
 )
-from personae.records.files import MAX_FILES, read_json, read_jsonl, write_atomically
+from personae.records.files import MAX_FILES, write_atomically
 from personae.records.interview import InterviewKind, InterviewMode
 from personae.records.similarity import normalised
 
@@ -73,7 +72,7 @@ MOST_PLACES = 10
 _ENDINGS = (".json", ".jsonl", ".ndjson")
 _DETAIL: Mapping[Cause, str] = {
     "empty": "nothing was answered",
-    "contaminated": "it holds a prompt, the question, or lines of others",
+    "contaminated": "it holds a prompt, the question, or words of others",
     "not_spoken": "it is thought, and nothing is said",
     "too_long": f"a text of more than {MAX_CHARS:,} characters",
     "one_role": "a transfer dialogue in which one character answers throughout",
@@ -93,6 +92,8 @@ class Imported:
         unknown: characters without a profile.
         appended: files that hold a question to a character more than once, and how many runs that
             makes: the second run of `MODEL` is `MODEL#run-2`.
+        cut: files, and in how many of their answers a model's end of sequence or the speaker's own
+            name stood around what is said.
     """
 
     interviews: tuple[Interview, ...] = ()
@@ -101,6 +102,7 @@ class Imported:
     left_out: tuple[LeftOut, ...] = ()
     unknown: tuple[str, ...] = ()
     appended: Mapping[str, int] = field(default_factory=dict)
+    cut: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -116,6 +118,10 @@ class Imported:
             f"{path}: holds {runs} runs, one after the other; the later ones are told apart as "
             f"#run-2 and so on"
             for path, runs in self.appended.items()
+        ]
+        told += [
+            f"{path}: an end of sequence or the speaker's name is cut from {count} answers"
+            for path, count in self.cut.items()
         ]
         if self.unknown:
             told.append(f"no profile of {_listed(self.unknown)}")
@@ -220,6 +226,32 @@ def _nothing(path: Path, place: str) -> InputError:
     )
 
 
+_Part: TypeAlias = tuple[str, int, int, str]
+"""A part of a reply behind its first: the dialogue's questions, turn, number, and its text."""
+
+
+def _later_parts(draft: _Draft, turn: int) -> Iterator[_Part]:
+    asked = content_hash([one.asked for one in draft.turns])
+    for number, part in enumerate(draft.turns[turn].said[1:]):
+        if part.content:
+            yield asked, turn, number, part.content
+
+
+def _shared_parts(drafts: Iterable[_Draft]) -> frozenset[_Part]:
+    """Later parts of replies that two systems have word for word, to the same questions.
+
+    The released script that replays dialogues overwrites the first part of each reply and leaves
+    the others, which are the replayed system's: nobody knows whose such a reply is.
+    """
+    systems: dict[_Part, set[str]] = defaultdict(set)
+    for draft in drafts:
+        for turn, one in enumerate(draft.turns):
+            if len(one.said) > 1:
+                for part in _later_parts(draft, turn):
+                    systems[part].add(system_of(draft.entry.path))
+    return frozenset(part for part, some in systems.items() if len(some) > 1)
+
+
 class _Import:
     def __init__(self, people: tuple[Interviewee, ...], language: Language) -> None:
         self.people, self.language = people, language
@@ -233,18 +265,9 @@ class _Import:
 
     def read(self, path: Path) -> None:
         """Take in a file."""
-        if path.suffix.lower() == ".json":
-            value = read_json(path, limit=MOST_ANSWER_BYTES)
-            if is_question_list(value):
-                self._questions(path, value)
-                return
-            if not isinstance(value, list):
-                raise _nothing(path, "")
-            lines = [(number, f"entry {number}", one) for number, one in enumerate(value, 1)]
-        else:
-            lines = [(number, f"line {number}", one) for number, one in read_jsonl(path)]
         self._profiles(path)
-        for number, place, line in lines:
+        answered = False
+        for number, (place, line) in enumerate(json_entries(path), 1):
             if not isinstance(line, Mapping):
                 raise _nothing(path, place)
             if OURS in line:
@@ -256,16 +279,19 @@ class _Import:
                 read = single_entry if "reply" in line else dialogue_entry
                 entry = read(path, place, line)
                 self.drafts.append(_Draft(entry, _turns(entry), number))
+                answered = True
+            elif "question" in line and not answered:
+                self._question(path, place, line)
             else:
                 raise _nothing(path, place)
 
-    def _questions(self, path: Path, value: Sequence[Mapping[str, Any]]) -> None:
-        for number, entry in enumerate(value, 1):
-            text, topic = entry.get("question"), entry.get("topic_id")
-            if not isinstance(text, str) or not isinstance(topic, str | None):
-                raise InputError("no question", path=path, place=f"entry {number}")
-            if topic:
-                self.topics.setdefault(normalised(text), topic)
+    def _question(self, path: Path, place: str, entry: Mapping[str, Any]) -> None:
+        """A question without a reply: what it is about, dialogues about it are."""
+        text, topic = entry.get("question"), entry.get("topic_id")
+        if not isinstance(text, str) or not isinstance(topic, str | None):
+            raise _nothing(path, place)
+        if topic:
+            self.topics.setdefault(normalised(text), topic)
 
     def _profiles(self, path: Path) -> None:
         """Profiles that lie beside a file: `profiles/wiki_NAME.txt`, up to three folders above."""
@@ -298,7 +324,9 @@ class _Import:
         scripts: dict[str, InterviewScript] = {}
         appended: Counter[str] = Counter()
         runs: Counter[tuple[str, str, str]] = Counter()
+        cut: Counter[str] = Counter()
         left_out: list[LeftOut] = []
+        shared = _shared_parts(self.drafts)
         cast = [_characters(draft, names) for draft in self.drafts]
         # Where the character changes in one dialogue, it was meant to in all of the file.
         transfers = {
@@ -308,7 +336,10 @@ class _Import:
         }
         for draft, some in zip(self.drafts, cast, strict=True):
             transfer = draft.entry.path in transfers
-            interview, script = self._interview(draft, some, transfer, known, left_out, runs)
+            interview, script = self._interview(
+                draft, some, transfer, known, shared, left_out, runs
+            )
+            cut.update(str(draft.entry.path) for turn in draft.turns if turn.was_cut)
             run = int(interview.model.rpartition("#run-")[2]) if "#run-" in interview.model else 1
             if run > 1:
                 file = str(draft.entry.path)
@@ -337,6 +368,7 @@ class _Import:
             left_out=tuple(left_out),
             unknown=tuple(name for name in characters if name not in known),
             appended=dict(appended),
+            cut=dict(cut),
         )
 
     def _interview(
@@ -345,6 +377,7 @@ class _Import:
         characters: Sequence[str],
         transfer: bool,
         known: Mapping[str, Interviewee],
+        shared: Collection[_Part],
         left_out: list[LeftOut],
         runs: Counter[tuple[str, str, str]],
     ) -> tuple[Interview, InterviewScript]:
@@ -356,6 +389,8 @@ class _Import:
             person = known.get(name)
             told = person.short if person is not None else name
             cause = _cause(turn, Persona(id=slug(name), description=told))
+            if cause is None and any(part in shared for part in _later_parts(draft, index)):
+                cause = "contaminated"
             place = f"{entry.place}, turn {index + 1}" if entry.is_dialogue else entry.place
             if one_role and index == 0:
                 left_out.append(LeftOut(path, entry.place, "one_role"))
@@ -384,7 +419,11 @@ class _Import:
         about = normalised(topic) if entry.is_dialogue and not transfer and topic else script.id
         key = (system, exchanges[0].character, f"{kind} {about}")
         runs[key] += 1
-        model = system if runs[key] == 1 else f"{system}#run-{runs[key]}"
+        run = runs[key]
+        while runs[system, script.id, str(run)]:  # the same words on two topics
+            run += 1
+        runs[system, script.id, str(run)] = 1
+        model = system if run == 1 else f"{system}#run-{run}"
         return Interview(
             id=f"{script.id}@{model}#imported",
             script_id=script.id,
@@ -402,7 +441,8 @@ class _Import:
             source=script.source,
             extra={
                 "neeko": {
-                    "file": f"{system}/{entry.path.name}",
+                    "file": "/".join(Path(os.path.abspath(path)).parts[-3:]),  # noqa: PTH100
+                    "lines": entry.place.startswith("line"),
                     "number": number,
                     "entry": _framed(entry, exchanges),
                 }
@@ -606,24 +646,29 @@ def export_dialogues(
     """
     asked = {script.id: script for script in scripts}
     files: dict[str, list[tuple[int, dict[str, Any]]]] = {}
+    of_lines: set[str] = set()
     names = _FileNames()
     for one in interviews:
         kept = _as_found(one)
         if kept is not None:
             name, number, entry = kept
+            lines = one.extra["neeko"].get("lines") is True
         else:
             name, number = names.of(one), 0
             entry = _entry(one, asked.get(one.script_id))
+            lines = one.kind != "single"
         files.setdefault(name, []).append((number, entry))
+        if lines:
+            of_lines.add(name)
     written = []
     for name, numbered in files.items():
         entries = [entry for _, entry in sorted(numbered, key=lambda pair: pair[0])]
         path = folder / name
-        if path.suffix == ".json":
+        if name not in of_lines:
             write_atomically(path, json.dumps(entries, indent=4))
         else:
-            lines = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
-            write_atomically(path, lines)
+            text = (json.dumps(entry, ensure_ascii=False) + "\n" for entry in entries)
+            write_atomically(path, text)
         written.append(path)
     return (*written, *_write_questions(asked.values(), folder / "questions"))
 

@@ -22,7 +22,8 @@ from personae.judging.answers import (
     MOST_ANSWER_BYTES,
     LeftOut,
     dialogue_entry,
-    single_entries,
+    json_entries,
+    single_entry,
     slug,
 )
 from personae.prompts import render
@@ -38,7 +39,7 @@ from personae.records import (
     Shortfall,
     content_hash,
 )
-from personae.records.files import files_of, read_json, read_jsonl, read_text
+from personae.records.files import files_of, read_text
 from personae.records.interview import InterviewKind
 from personae.records.similarity import Distinct, normalised
 
@@ -265,10 +266,8 @@ class _Reading:
         path = self.path
         if os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises without permission)
             yield from self._run(path)
-        elif path.suffix.lower() in (".jsonl", ".ndjson"):
-            yield from self._lines(path)
-        elif path.suffix.lower() == ".json":
-            yield from self._json(read_json(path, limit=MOST_ANSWER_BYTES))
+        elif path.suffix.lower() in (".json", ".jsonl", ".ndjson"):
+            yield from self._entries(path)
         else:
             for number, line in enumerate(read_text(path, limit=MOST_ANSWER_BYTES).splitlines(), 1):
                 if line.strip() and not line.lstrip().startswith("#"):
@@ -277,11 +276,11 @@ class _Reading:
     def _run(self, folder: Path) -> Iterator[InterviewScript]:
         """What was asked in a run: words that an interviewer found there are taken as fixed."""
         self.path = folder / SCRIPTS
-        kept = list(self._lines(self.path))
+        kept = list(self._entries(self.path))
         held: dict[str, InterviewScript] = {}
         if any(script.mode == "live" for script in kept):
             self.path = folder / INTERVIEWS
-            for script in self._lines(self.path):
+            for script in self._entries(self.path):
                 held.setdefault(str(script.extra.get("replays")), script)
         for script in kept:
             if script.mode != "live":
@@ -291,10 +290,11 @@ class _Reading:
             else:
                 self._leave(f"script {script.id}", "not_asked")
 
-    def _lines(self, path: Path) -> Iterator[InterviewScript]:
+    def _entries(self, path: Path) -> Iterator[InterviewScript]:
         dialogues = []
-        for number, line in read_jsonl(path):
-            place = f"line {number}"
+        for place, line in json_entries(path):
+            if not isinstance(line, Mapping):
+                raise InputError("no question", path=path, place=place, mend=MEND)
             if "exchanges" in line:
                 yield from self._held(Interview.from_dict(line, path=path, place=place), place)
             elif "turns" in line and "kind" in line:
@@ -306,6 +306,9 @@ class _Reading:
                 said = [(self.names.of(t.name, called), t.asked) for t in entry.turns()]
                 topic = line.get("topic")
                 dialogues.append((place, said, called, topic if isinstance(topic, str) else ""))
+            elif "reply" in line:
+                one = single_entry(path, place, line)
+                yield from self._question({**line, "character": one.first.name}, place)
             else:
                 yield from self._question(line, place)
         # A dialogue in which one speaks is a transfer dialogue gone wrong, where others are such.
@@ -315,15 +318,6 @@ class _Reading:
                 self._leave(place, "one_role")
             else:
                 yield from self._dialogue(place, turns, character, topic)
-
-    def _json(self, value: Any) -> Iterator[InterviewScript]:
-        if is_question_list(value):
-            for number, entry in enumerate(value, 1):
-                yield from self._question(entry, f"entry {number}")
-            return
-        for one in single_entries(self.path, value):
-            entry = {**one.raw, "character": one.first.name}
-            yield from self._question(entry, one.place)
 
     def _question(self, entry: Mapping[str, Any], place: str) -> Iterator[InterviewScript]:
         text = entry.get("question")
@@ -440,15 +434,6 @@ def kind_of(characters: Sequence[str]) -> InterviewKind:
     if len(set(characters)) > 1:
         return "transfer"
     return "single" if len(characters) == 1 else "multi"
-
-
-def is_question_list(value: Any) -> bool:
-    """Whether a JSON value is a list of questions without replies."""
-    return (
-        isinstance(value, list)
-        and bool(value)
-        and all(isinstance(e, Mapping) and "question" in e and "reply" not in e for e in value)
-    )
 
 
 # Writing -----------------------------------------------------------------------------------------

@@ -11,10 +11,12 @@ answers of a character. They are left out and said to be.
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from difflib import SequenceMatcher
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Literal
@@ -55,13 +57,20 @@ PROFILE_CHARS = 1200
 """Paragraphs of a profile are taken until they hold this many characters, at least one."""
 
 _PROMPT = re.compile(
-    r"</?s>|<\|[A-Za-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>"
+    r"<[/\\]?s>|<unk>|<\|[A-Za-z_]{2,30}\|>|\[/?INST\]|<</?SYS>>"
     r"|^#{2,3} ?(?:Instruction|Response|Input|Human|User|Assistant)\b"
     r"|\n(?:USER|Human|User|用户)\s?[:：]"
     r"|\bI want you to act (?:like|as)\b|\bThe status of you is as follows\b"
     r"|(?:我希望你|我要你|我想让你|请你)扮演",
     re.MULTILINE,
 )
+_END = re.compile(r"(?:\s{0,9}<[/\\]s>){1,9}\s*\Z")
+"""A model's end of sequence behind what it says, as in most published replies of Llama."""
+_OWN_MARK = re.compile(
+    r"\A(?P<name>[A-Z][\w.-]*(?: (?:[A-Z][\w.-]*|van|von|de|der|of|the)){0,5}"
+    r"|[\u3400-\u9fff·]{2,12})\s{0,9}(?:[(（]{1,2}speaking[)）]{1,2}\s{0,9})?[:：]\s*"
+)
+"""A name before what is said, as dialogues are written."""
 SPEAKER_MARK = re.compile(r"\w \(+(?:speaking|thinking)\)")
 """What stands before a line of Character-LLM's dialogues: in an answer, it runs on into others'."""
 
@@ -246,13 +255,26 @@ def read_answer_file(path: Path) -> Answers:
     return found
 
 
+_RESULT = "_result"
+_SAME_NAME = 0.75
+
+
 def system_of(path: Path) -> str:
     """Who answered, after the folders of an answer file: their field `model` is not to be trusted.
 
-    In `gen_results/interview_single/Neeko-7B/Caesar_single.json` it is `interview_single/Neeko-7B`.
+    In `gen_results/interview_single/Neeko-7B/Caesar_single.json` it is `interview_single/Neeko-7B`,
+    and so it is where the folder is `Caesar_Neeko-7B_result`, as the repository has it, or
+    `Casar_Neeko-7B_result`.
     """
     folder = Path(os.path.abspath(path)).parent  # noqa: PTH100  (links keep their names)
-    return f"{folder.parent.name}/{folder.name}"
+    name = folder.name
+    if name.endswith(_RESULT) and name != _RESULT:
+        name = name.removesuffix(_RESULT)
+        who, _, rest = name.partition("_")
+        called = path.stem.partition("_")[0]
+        same = SequenceMatcher(None, who.casefold(), called.casefold()).ratio()
+        name = rest if rest and same >= _SAME_NAME else name
+    return f"{folder.parent.name}/{name}"
 
 
 @dataclass(frozen=True)
@@ -286,8 +308,25 @@ class AnswerTurn:
 
     @property
     def answer(self) -> str:
-        """What is said, a part a line."""
-        return "\n".join(part.content for part in self.spoken if part.content)
+        """What is said, a part a line, without what a model puts around it.
+
+        That is its end of sequence behind, and before it the speaker's own name as dialogues are
+        written ("Newton (speaking): ", "Sir Isaac Newton: ").
+        """
+        return self._cut()[0]
+
+    @property
+    def was_cut(self) -> bool:
+        """Whether something stood around the answer."""
+        return self._cut()[1]
+
+    def _cut(self) -> tuple[str, bool]:
+        found = "\n".join(part.content for part in self.spoken if part.content)
+        answer = _END.sub("", found)
+        mark = _OWN_MARK.match(answer)
+        if mark is not None and set(_words(self.name)) <= set(_words(mark["name"])):
+            answer = answer[mark.end() :]
+        return answer, answer != found
 
     def cause(self, persona: Persona) -> Cause | None:
         """Why it cannot stand for its character, or None."""
@@ -296,6 +335,10 @@ class AnswerTurn:
         if self.said and not self.spoken:
             return "not_spoken"
         return unfit(self.answer, persona, self.asked)
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"\w+", name.casefold()) or [name]
 
 
 @dataclass(frozen=True)
@@ -346,23 +389,40 @@ def answer_entries(path: Path) -> Iterator[AnswerEntry]:
     Raises:
         InputError: it is none; names the entry.
     """
-    if path.suffix.lower() in (".jsonl", ".ndjson"):
-        for number, line in read_jsonl(path):
-            yield dialogue_entry(path, f"line {number}", line)
-        return
-    yield from single_entries(path, read_json(path, limit=MOST_ANSWER_BYTES))
+    for place, entry in json_entries(path):
+        has = entry.keys() if isinstance(entry, Mapping) else set()
+        single = "reply" in has or (place.startswith("entry") and "content" not in has)
+        yield (single_entry if single else dialogue_entry)(path, place, entry)
 
 
-def single_entries(path: Path, value: Any) -> Iterator[AnswerEntry]:
-    """The entries of a single-turn answer file.
+def json_entries(path: Path) -> Iterator[tuple[str, Any]]:
+    """The entries of a JSON list or of JSONL, each with its place ("entry 3", "line 3").
+
+    What a file is, its content decides: some published files of lines are called `.json`.
 
     Raises:
-        InputError: it is none; names the entry.
+        InputError: it is neither.
     """
+    if path.suffix.lower() in (".jsonl", ".ndjson"):
+        yield from ((f"line {number}", line) for number, line in read_jsonl(path))
+        return
+    text = read_text(path, limit=MOST_ANSWER_BYTES).lstrip()
+    if text.startswith("{") and _is_line(text.partition("\n")[0]):
+        yield from ((f"line {number}", line) for number, line in read_jsonl(path))
+        return
+    value = read_json(path, limit=MOST_ANSWER_BYTES)
     if not isinstance(value, list):
         raise _foreign(path, "the whole", "a JSON list was expected")
-    for number, entry in enumerate(value, 1):
-        yield single_entry(path, f"entry {number}", entry)
+    yield from ((f"entry {number}", entry) for number, entry in enumerate(value, 1))
+
+
+def _is_line(text: str) -> bool:
+    """Whether this is an object by itself, of a kind that stands in files of lines."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(value, dict) and bool({"content", "exchanges", "turns"} & value.keys())
 
 
 def single_entry(path: Path, place: str, entry: Any) -> AnswerEntry:
