@@ -4,6 +4,7 @@ The last message is the script. Each of its words is said as a piece with a spac
 
     [hold]          waits until `released` is set
     [together:N]    waits until N answers are under way
+    [endless]       never stops saying `on`
     [fail:CAUSE]    raises, in the middle of the answer
     [refuse:CAUSE]  raises before it (`speak`)
     [slow]          `speak` waits for `released`
@@ -177,6 +178,10 @@ class ScriptedSpeech:
                 yield word + " "
             elif kind == "hold":
                 await self._engine.released.wait()
+            elif kind == "endless":
+                while True:
+                    await asyncio.sleep(0)
+                    yield "on "
             elif kind == "together":
                 await self._engine.together(int(value))
             elif kind == "fail":

@@ -54,6 +54,13 @@ async def until(true: Any) -> None:
             await asyncio.sleep(0)
 
 
+def scope_of() -> dict[str, Any]:
+    return {
+        "type": "http", "method": "POST", "path": PATH, "query_string": b"", "root_path": "",
+        "headers": [(b"host", b"localhost")], "asgi": {"version": "3.0"},
+    }  # fmt: skip
+
+
 # Models ----------------------------------------------------------------------------------------
 
 
@@ -356,7 +363,7 @@ async def test_a_body_that_is_too_large_is_not_held(path: str) -> None:
 # Clients that leave, and the end ---------------------------------------------------------------
 
 
-@pytest.mark.parametrize("script", ["[slow] x", "[hold] x", "one [hold] x"])
+@pytest.mark.parametrize("script", ["[slow] x", "[hold] x", "one [hold] x", "[endless]"])
 @pytest.mark.parametrize("stream", [False, True])
 async def test_a_client_that_leaves_is_worked_for_no_longer(stream: bool, script: str) -> None:
     here, gone = Here(), asyncio.Event()
@@ -368,6 +375,31 @@ async def test_a_client_that_leaves_is_worked_for_no_longer(stream: bool, script
     assert (
         await here.count("personae_answers_total", character=NAMES[0], outcome="client_gone") == 1
     )
+    await here.idle()
+
+
+async def test_a_client_that_has_not_read_and_leaves_is_worked_for_no_longer() -> None:
+    here, gone = Here(), asyncio.Event()
+    queue = [{"type": "http.request", "body": json.dumps(chat("[endless]", stream=True)).encode()}]
+    sent = 0
+
+    async def receive() -> Any:
+        if queue:
+            return queue.pop()
+        await gone.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        nonlocal sent
+        sent += 1
+        if sent > 5:
+            await asyncio.Event().wait()  # its buffers are full
+
+    asking = asyncio.ensure_future(here.app(scope_of(), receive, send))
+    await until(lambda: sent > 5)
+    assert here.engine.busy() == 1
+    gone.set()
+    await asking
     await here.idle()
 
 
@@ -439,11 +471,7 @@ async def test_a_client_that_does_not_read_is_given_up_in_time() -> None:
         if message["type"] == "http.response.body":
             await asyncio.Event().wait()  # its buffers are full
 
-    scope = {
-        "type": "http", "method": "POST", "path": PATH, "query_string": b"", "root_path": "",
-        "headers": [(b"host", b"localhost")], "asgi": {"version": "3.0"},
-    }  # fmt: skip
-    await here.app(scope, receive, send)
+    await here.app(scope_of(), receive, send)
     assert sent == ["http.response.start", "http.response.body", "http.response.body"]
     assert await here.count("personae_answers_total", character=NAMES[0], outcome="timeout") == 1
     await here.idle()

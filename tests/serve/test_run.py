@@ -255,19 +255,20 @@ async def test_two_hundred_streams_over_few_places_wait_for_each_other() -> None
 
 async def test_fifty_clients_that_vanish_in_the_middle_leave_no_work_behind() -> None:
     async with apart(max_concurrency=40) as here, aiohttp.ClientSession() as session:
-        streams = []
+        writers = []
         host, port = here.url.removesuffix("/v1").removeprefix("http://").split(":")
-        body = json.dumps(chat("one [hold] two", stream=True)).encode()
-        head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\nContent-Length: {len(body)}\r\n\r\n"
-        for _ in range(50):
-            reader, writer = await asyncio.open_connection(host, int(port))
+        for number in range(50):
+            _, writer = await asyncio.open_connection(host, int(port))
+            script = "one [endless]" if number % 5 == 0 else "one [hold] two"
+            body = json.dumps(chat(script, stream=True)).encode()
+            head = f"POST /v1/chat/completions HTTP/1.1\r\nHost: {host}\r\n"
+            head += f"Content-Length: {len(body)}\r\n\r\n"
             writer.write(head.encode() + body)
-            streams.append((reader, writer))
-        for reader, _ in streams[:40]:
-            await reader.readuntil(b'"content":"one "')
-        await here.until(session, "personae_engine_busy", 40)
+            writers.append(writer)
+        await here.until(session, "personae_first_piece_seconds_count", 40)
+        assert await here.gauge(session, "personae_engine_busy") == 40
         await here.until(session, "personae_answers_waiting", 10)
-        for number, (_, writer) in enumerate(streams):
+        for number, writer in enumerate(writers):
             # Half of them say goodbye (FIN), half are torn away (RST).
             if number % 2:
                 connection = writer.get_extra_info("socket")
