@@ -68,6 +68,8 @@ SHOWN_OPEN = 3
 PLACES = 12
 NOTES = 3
 NAME_CHARS = 80
+AVERAGES = (4, 5)
+"""Colours and shapes of the two averages; the first ones are those of models and methods."""
 MODES = ("single", "replayed", "live", "unknown")
 SCALE = figures.Axis(
     LOWEST,
@@ -512,8 +514,10 @@ def by_mode(
                     f"{line.scores.model} · {words(f'methods.{line.scores.method}')}",
                     [
                         (series, e, estimate_text(words, e))
-                        for series, e in enumerate(
-                            (line.scores.average, line.scores.average_without_stab)
+                        for series, e in zip(
+                            AVERAGES,
+                            (line.scores.average, line.scores.average_without_stab),
+                            strict=True,
                         )
                     ],
                     axis,
@@ -719,6 +723,7 @@ def render_interviews(data: InterviewsReport, language: Language = "en") -> str:
             few=min(counted, default=0),
             few_characters=FEW_CHARACTERS,
             seven=SEVEN,
+            averages=AVERAGES,
             all_metrics=METRICS,
             dimensions=DIMENSIONS,
             scale=range(LOWEST, HIGHEST + 1),
