@@ -25,11 +25,14 @@ from personae.cast.store import Cast, read_cast, write_cast
 from personae.errors import BadRequestError, ContextLengthError, InputError, ServerError, UsageError
 from personae.records import Character
 from personae.records.cast import Block, CastCharacter, CastTurn, How, Mode
+from personae.serve.app import create_app
 from personae.serve.cast_engine import CastEngine
 from personae.serve.engine import AUTO, ChatMessage, ChatWanted, Engine, Finished
 from personae.serve.voices import Voices
 from tests.cast.adding import starters_cast
 from tests.cast.serving import small_cast
+from tests.serve.scripted import ask as post
+from tests.serve.scripted import settings as served_as
 from tests.serve.test_voices import ADA, ALICE, HOLMES, NAMES, chats, said
 
 MODES: list[Mode] = ["full", "speaker"]
@@ -178,6 +181,10 @@ async def test_stop_logprobs_and_length_are_carried_out(engine: CastEngine) -> N
     cut = await ask(engine, wanted(ALICE, "Good evening.", max_tokens=40, stop=(stop,)))
     assert (cut.text, cut.finish) == (whole.text[: whole.text.index(stop)], "stop")
     assert cut.logprobs is None
+    plain = await ask(engine, wanted(ALICE, "Good evening.", max_tokens=3, logprobs=0))
+    assert plain.logprobs is not None
+    assert [one.top for one in plain.logprobs] == [(), (), ()]
+    assert plain.logprobs[0].logprob == whole.logprobs[0].logprob
 
 
 async def test_in_mode_speaker_the_space_behind_the_name_is_no_part_of_the_answer(
@@ -610,3 +617,36 @@ def test_it_is_an_engine_of_the_server(casts: dict[str, Cast]) -> None:
     assert about[HOLMES]["licences"] == ["MIT"]
     assert about[ADA]["sources_without_licence"] == 1
     asyncio.run(engine.close())
+
+
+# Over HTTP ---------------------------------------------------------------------------------------
+
+
+async def test_over_http_a_whisper_reaches_who_it_is_for_and_nobody_else(
+    casts: dict[str, Cast],
+) -> None:
+    engine = await opened(casts["full"].path, kept_bytes=0, prefill_tokens=8192)
+    chat = [
+        {"role": "user", "content": "Good evening, all of you."},
+        {"role": "user", "content": "Tom: [to Holmes] The tea is POISONED."},
+        {"role": "assistant", "name": "Sherlock_Holmes", "content": "Indeed."},
+        {"role": "user", "content": "Alice, some tea?"},
+    ]
+    secret = {"secrets": [{"fact": "The BUTLER did it.", "known_by": ["Ada Lovelace"]}]}
+    told = {}
+    app = create_app(engine, served_as())
+    for who in (*NAMES, AUTO):
+        body = {"model": who, "messages": chat, "personae": secret, "max_tokens": 2}
+        heads = {"content-type": "application/json"}
+        with passes(engine) as seen:
+            found = await post(app, "POST", "/v1/chat/completions", body, headers=heads)
+        assert found.status == 200, found.body
+        text = everything(seen, engine)
+        told[found.json["model"], who] = ("POISONED" in text, "BUTLER" in text)
+    await engine.close()
+    assert told == {
+        (HOLMES, HOLMES): (True, False),
+        (ALICE, ALICE): (False, False),
+        (ADA, ADA): (False, True),
+        (ALICE, AUTO): (False, False),
+    }

@@ -22,6 +22,7 @@ from personae.cast.dialogue import spaced, turns_prompt, unspaced
 from personae.cast.layout import layout_of
 from personae.cast.store import Cast, read_cast
 from personae.errors import BadRequestError, ServerError, UsageError
+from personae.records import TokenLogprob
 from personae.records.cast import CastManifest
 from personae.serve.engine import ChatWanted, Finished, ServedCharacter
 from personae.serve.voices import Told, Voices, changed_otherwise, gained
@@ -35,10 +36,17 @@ class CastSpeech:
     """An answer of a cast; see `serve.engine.Speech`."""
 
     def __init__(
-        self, generator: CastGenerator, wanted: Wanted, character: str, *, strip: bool
+        self,
+        generator: CastGenerator,
+        wanted: Wanted,
+        character: str,
+        *,
+        strip: bool,
+        logprobs: int | None,
     ) -> None:
         self.character = character
-        self._generator, self._wanted, self._strip = generator, wanted, strip
+        self._generator, self._wanted = generator, wanted
+        self._strip, self._logprobs = strip, logprobs
         self._speech: generate.Speech | None = None
 
     async def __aenter__(self) -> Self:
@@ -78,7 +86,7 @@ class CastSpeech:
             tokens_in=found.tokens_in,
             tokens_out=found.tokens_out,
             cached=found.cached,
-            logprobs=found.logprobs,
+            logprobs=_within(found.logprobs, self._logprobs),
         )
 
     def _begun(self) -> generate.Speech:
@@ -170,7 +178,9 @@ class CastEngine:
         except UsageError as error:
             raise BadRequestError(str(error)) from None
         strip = spaced(self._mode, told.character)
-        return CastSpeech(self.generator, asked, told.character, strip=strip)
+        return CastSpeech(
+            self.generator, asked, told.character, strip=strip, logprobs=wanted.logprobs
+        )
 
     @property
     def _mode(self) -> Any:
@@ -195,7 +205,8 @@ class CastEngine:
             top_p=TOP_P if wanted.top_p is None else wanted.top_p,
             seed=random.getrandbits(63) if wanted.seed is None else wanted.seed,
             stop=wanted.stop,
-            logprobs=wanted.logprobs or 0,
+            # 0 alternatives are still log-probabilities; to the generator 0 is none at all.
+            logprobs=0 if wanted.logprobs is None else max(wanted.logprobs, 1),
         )
 
     async def _refresh(self) -> tuple[str, ...]:
@@ -219,6 +230,15 @@ class CastEngine:
                     raise
             self._voices, self._digests = voices, digests
             return new
+
+
+def _within(
+    found: tuple[TokenLogprob, ...] | None, alternatives: int | None
+) -> tuple[TokenLogprob, ...] | None:
+    """Log-probabilities with as many alternatives as were asked for."""
+    if found is None or alternatives != 0:
+        return found
+    return tuple(one.model_copy(update={"top": ()}) for one in found)
 
 
 def _digests(cast: Cast) -> Mapping[str, str]:
