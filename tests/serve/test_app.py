@@ -455,6 +455,7 @@ async def test_what_fails_after_the_last_word_does_not_touch_the_answer() -> Non
     told = await here.post(chat("one two [late]", stream=True))
     assert told.text == "one two "
     assert told.events[-1] == "[DONE]"
+    assert told.parts[-1] == b""
     await here.idle()
 
 

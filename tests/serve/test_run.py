@@ -80,6 +80,22 @@ async def test_the_async_client_gets_an_answer_and_a_stream() -> None:
         assert said == ["", "你 ", "是 ", "谁 ", ""]
 
 
+async def test_answers_are_counted_as_they_ended() -> None:
+    async with served() as here, aiohttp.ClientSession() as session:
+        for stream in (False, True):
+            for text in ("one", "one", "one [length]", "[fail:server]", "one [fail:server]"):
+                body = chat(text, stream=stream)
+                async with session.post(f"{here.url}/chat/completions", json=body) as answer:
+                    await answer.read()
+        async with session.get(f"{here.root}/metrics") as answer:
+            page = await answer.text()
+    counted = {
+        s.labels["outcome"]: s.value for f in text_string_to_metric_families(page)
+        for s in f.samples if s.name == "personae_answers_total"
+    }  # fmt: skip
+    assert counted == {"stop": 4, "length": 2, "failed": 4}
+
+
 async def test_what_our_extensions_say_passes_through_the_client() -> None:
     async with served() as here, client_of(here.url) as client:
         message: Any = {

@@ -20,7 +20,7 @@ from personae.serve.replies import HEARTBEAT, Wording, encode, event
 from personae.serve.requests import ChatAsked
 from personae.serve.settings import ServeSettings
 
-_LAST_WORD = 5.0  # seconds in which a client takes the error that ends its stream
+_LAST_WORD = 5.0  # seconds in which a client has to take the end of a stream
 _STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
     (b"cache-control", b"no-store"),
@@ -63,6 +63,8 @@ class Answer(Response):
         try:
             if self._asked.stream:
                 said = await self._closing.while_wanted(receive, self._piecewise(stream))
+                # Not before: once all is sent, servers say that the client has gone.
+                await stream.end()
             else:
                 body, said = await self._closing.while_wanted(receive, self._whole())
                 await Response(body, media_type="application/json")(scope, receive, send)
@@ -73,7 +75,7 @@ class Answer(Response):
             outcome = _outcome(error)
             if not stream.begun:
                 raise
-            await stream.fail(error)
+            await stream.end(error)
         except asyncio.CancelledError:
             outcome = "cut"
             raise
@@ -81,7 +83,7 @@ class Answer(Response):
             if not stream.begun:
                 raise
             _log.exception("An answer failed")
-            await stream.fail(unforeseen())
+            await stream.end(unforeseen())
         finally:
             self._meter.ended(outcome, finished)
 
@@ -102,7 +104,7 @@ class Answer(Response):
                 opening = b""
             finished = await speech.done()
             await stream.write(opening + wording.last(finished))
-            await stream.end()
+            stream.complete = True
         return finished
 
     @contextlib.asynccontextmanager
@@ -128,18 +130,18 @@ class Stream:
     """Server-sent events to one client; the response begins with the first of them.
 
     Args:
-        last_word: seconds in which the client has to take an error that ends it.
+        last_word: seconds in which the client has to take its end.
 
     Attributes:
         begun: whether the client has been sent a status.
+        complete: whether all has been said; what fails after that does not touch it.
     """
 
     def __init__(self, send: Send, last_word: float) -> None:
         self._send, self._last_word = send, last_word
         self._one_at_a_time = asyncio.Lock()
         self._written = 0
-        self._ended = False
-        self.begun = False
+        self.begun = self.complete = False
 
     async def write(self, data: bytes) -> None:
         """Send one event or several.
@@ -156,19 +158,13 @@ class Stream:
                 )
             await self._put({"type": "http.response.body", "body": data, "more_body": True})
 
-    async def end(self) -> None:
-        """Nothing comes any more."""
-        self._ended = True
-        await self._put({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def fail(self, error: ApiError) -> None:
-        """End by an error; a client that does not take it in time is left as it is."""
-        if self._ended:  # all has been said; what failed came after it
-            return
+    async def end(self, error: ApiError | None = None) -> None:
+        """Nothing comes any more; a client that does not take the end in time is left as it is."""
         with contextlib.suppress(TimeoutError, ClientGoneError):
             async with asyncio.timeout(self._last_word):
-                await self.write(event(error.body))
-                await self.end()
+                if error is not None and not self.complete:
+                    await self.write(event(error.body))
+                await self._put({"type": "http.response.body", "body": b"", "more_body": False})
 
     @contextlib.asynccontextmanager
     async def beating(self, every: float) -> AsyncIterator[None]:
