@@ -73,6 +73,10 @@ class Voices:
             for language in LANGUAGES
         }
         self._routes: dict[str, Routed] = {}
+        self._served = tuple(
+            ServedCharacter(one.name, about(cast.manifest, one, cast.cards.get(one.name)))
+            for one in characters
+        )
 
     def told(self, wanted: ChatWanted) -> Told:
         """Who answers a request, and what that one is told.
@@ -107,10 +111,7 @@ class Voices:
 
     def served(self) -> tuple[ServedCharacter, ...]:
         """The characters, with what may be told of them."""
-        return tuple(
-            ServedCharacter(one.name, about(self.cast.manifest, one, self.cast.cards.get(one.name)))
-            for one in self.cast.manifest.characters
-        )
+        return self._served
 
     @property
     def _names(self) -> str:
