@@ -16,15 +16,14 @@ from hypothesis import strategies as st
 from personae.errors import InputError
 from personae.interview.neeko import (
     LOCATION,
-    MAX_CHARS,
     MAX_DEPTH,
-    MAX_TURNS,
     STATUS,
     Imported,
     export_dialogues,
     import_dialogues,
 )
 from personae.interview.people import interviewee
+from personae.interview.questions import MAX_CHARS, MAX_TURNS, read_scripts
 from personae.judging.answers import read_answer_file
 from personae.records import (
     Character,
@@ -595,6 +594,24 @@ def test_what_is_exported_comes_back_as_it_was(tmp_path: Path) -> None:
         ("entry 1, turn 1", "failed"),
         ("line 1, turn 2", "failed"),
         ("line 1, turn 3", "failed"),
+    ]
+
+
+@pytest.mark.parametrize("one", OURS, ids=lambda one: one.id)
+def test_what_is_exported_can_be_asked_again(tmp_path: Path, one: Interview) -> None:
+    people = [
+        interviewee(Character(name=name, description="A person."), "en")
+        for name in ("Ada Byrne", "Ben")
+    ]
+    (path,) = export_dialogues([one], tmp_path)
+    if any(e.asked is None for e in one.exchanges):
+        with pytest.raises(InputError, match="line 1: cannot be asked"):
+            read_scripts([path], people)
+        return
+    (script,) = read_scripts([path], people)
+    assert script.id == one.script_id
+    assert [(t.character, t.asked) for t in script.turns] == [
+        (e.character, e.asked) for e in one.exchanges
     ]
 
 

@@ -18,6 +18,7 @@ from personae.errors import BadRequestError, InputError
 from personae.interview.neeko import export_dialogues
 from personae.interview.people import Interviewee, interviewee, read_interviewees
 from personae.interview.questions import (
+    MAX_CHARS,
     MAX_PROFILE,
     MAX_TEXT,
     TOPICS,
@@ -275,6 +276,39 @@ def test_no_json_at_all_breaks_the_reading_of_questions(
     path.write_text(json.dumps(value), "utf-8")
     with suppress(InputError):
         assert read_scripts([path], PEOPLE, left_out=[])
+
+
+def test_a_dialogue_that_is_too_long_is_told(tmp_path: Path) -> None:
+    def line(question: str) -> dict[str, Any]:
+        turns = [("interviewer", "Man", question), ("character", "Ada", "A")]
+        return {
+            "character": "Ada Byrne",
+            "content": [
+                {"turn_role": role, "turn_content": [{"role": who, "content": text}]}
+                for role, who, text in turns
+            ],
+        }
+
+    path = write(tmp_path / "t.jsonl", [line("x" * (MAX_CHARS + 1)), line("x" * MAX_CHARS)])
+    left: list[LeftOut] = []
+    assert len(read_scripts([path], PEOPLE, left_out=left)) == 1
+    assert left == [LeftOut(str(path), "line 1", "too_long")]
+
+
+def test_a_script_to_two_names_of_one_character_is_no_transfer_dialogue(tmp_path: Path) -> None:
+    turns = [{"character": "Ada", "asked": "Who?"}, {"character": "Ada Byrne", "asked": "Why?"}]
+    path = write(tmp_path / "s.jsonl", [{"id": "t", "kind": "transfer", "turns": turns}])
+    left: list[LeftOut] = []
+    with pytest.raises(InputError, match="asks none"):
+        read_scripts([path], PEOPLE, left_out=left)
+    assert left == [LeftOut(str(path), "line 1", "one_role")]
+
+
+def test_half_a_surrogate_pair_in_a_question_does_no_harm(tmp_path: Path) -> None:
+    path = write(tmp_path / "q.json", [{"question": "Why \ud83d?"}])
+    script = read_scripts([path], [BEN])[0]
+    assert words(script) == [("Ben", "Why \ufffd?")]
+    assert InterviewScript.from_dict(json.loads(script.to_json())) == script
 
 
 # A run, again ------------------------------------------------------------------------------------

@@ -22,6 +22,9 @@ from personae.interview.names import Names, names_of
 from personae.interview.people import MAX_NAME, Interviewee, read_interviewees
 from personae.interview.questions import (
     AS_FOUND,
+    EXPORTED,
+    MAX_CHARS,
+    MAX_TURNS,
     script_id,
     topic_of,
 )
@@ -52,9 +55,6 @@ from personae.records.files import MAX_FILES, write_atomically
 from personae.records.interview import InterviewKind, InterviewMode
 from personae.records.similarity import normalised
 
-OURS = "personae"
-"""The key of an exported entry under which stands what Neeko's shapes have no place for."""
-
 LOCATION: Mapping[Language, str] = {"en": "Coffee Shop - Afternoon", "zh": "咖啡馆，下午"}
 """Where the released code has its characters interviewed, whatever is asked (appendix B.2)."""
 STATUS: Mapping[Language, str] = {
@@ -62,9 +62,6 @@ STATUS: Mapping[Language, str] = {
     "zh": "正与一位来自21世纪的人随意交谈，对他毫无保留。",
 }
 
-MAX_CHARS = 50_000
-"""Characters of a question or an answer; more is a model that did not stop."""
-MAX_TURNS = 1_000
 MAX_DEPTH = 40
 MOST_PLACES = 10
 """Places that a note names; all of them are in the interviews themselves."""
@@ -270,8 +267,8 @@ class _Import:
         for number, (place, line) in enumerate(json_entries(path), 1):
             if not isinstance(line, Mapping):
                 raise _nothing(path, place)
-            if OURS in line:
-                self.ours.append((path, place, *_restored(path, place, line)))
+            if EXPORTED in line:
+                self.ours.append((path, place, *restored(path, place, line)))
             elif "exchanges" in line:
                 kept = Interview.from_dict(line, path=path, place=place)
                 self.ours.append((path, place, kept, None))
@@ -730,7 +727,7 @@ def _entry(one: Interview, script: InterviewScript | None) -> dict[str, Any]:
             "topic_id": one.topic_id,
             "question": first.asked,
             "reply": _part(first.character, first.answer),
-            OURS: ours,
+            EXPORTED: ours,
         }
     interviewer = _INTERVIEWER[one.language]
     content: list[dict[str, Any]] = []
@@ -749,7 +746,7 @@ def _entry(one: Interview, script: InterviewScript | None) -> dict[str, Any]:
         "max_turns": len(one.exchanges),
         "finished": one.failure is None,
         "content": content,
-        OURS: ours,
+        EXPORTED: ours,
     }
 
 
@@ -757,7 +754,7 @@ def _part(role: str, text: str | None) -> dict[str, Any]:
     return {"role": role, "action": _SPEAKING, "content": text}
 
 
-def _restored(
+def restored(
     path: Path, place: str, line: Mapping[str, Any]
 ) -> tuple[Interview, InterviewScript | None]:
     """An interview out of an entry that `_entry` wrote.
@@ -765,8 +762,8 @@ def _restored(
     Raises:
         InputError: it is not such an entry.
     """
-    ours = line[OURS]
-    mend = f"Take `{OURS}` out of the entry to have it read as anybody's"
+    ours = line[EXPORTED]
+    mend = f"Take `{EXPORTED}` out of the entry to have it read as anybody's"
     try:
         marks = ours["exchanges"]
         if "reply" in line:
@@ -786,7 +783,7 @@ def _restored(
         script = ours.get("script")
     except (KeyError, TypeError, IndexError, AttributeError, ValueError):
         raise InputError(
-            f"`{OURS}` does not fit the entry", path=path, place=place, mend=mend
+            f"`{EXPORTED}` does not fit the entry", path=path, place=place, mend=mend
         ) from None
     return Interview.from_dict(_plain(whole, path, place), path=path, place=place), (
         None

@@ -20,11 +20,13 @@ from personae.interview.names import Names, names_of
 from personae.interview.people import Interviewee
 from personae.judging.answers import (
     MOST_ANSWER_BYTES,
+    Cause,
     LeftOut,
     dialogue_entry,
     json_entries,
     single_entry,
     slug,
+    whole,
 )
 from personae.prompts import render
 from personae.prompts.questioning_schemas import interview_questions_schema
@@ -57,12 +59,20 @@ TEMPTING_SHARE = 0.1
 """Of written questions. Of the published ones it is five of about ninety for each character; a
 tenth leaves one among ten."""
 
+EXPORTED = "personae"
+"""The key of an exported entry under which stands what Neeko's shapes have no place for."""
+
 AS_FOUND = "as_found"
 """Under this in `extra` a question stands as it was in its file, where that is not as it is asked:
 some of the published ones end with a space."""
 
 MAX_TEXT = 4_000
 """Characters of one question in a file."""
+MAX_CHARS = 50_000
+"""Characters of an interviewer's turn in a dialogue, and of an answer; more is a model that did not
+stop."""
+MAX_TURNS = 1_000
+"""Of a dialogue in a file."""
 MAX_SCRIPTS = 100_000
 MAX_PROFILE = 12_000
 """Characters of what a writer reads of a character."""
@@ -185,8 +195,8 @@ def read_scripts(
     Args:
         location, status: for all of them (appendix B.2); None leaves what a file says.
         left_out: takes down what is not asked and why: `not_asked`, its character is not among the
-            people; `one_role`, a transfer dialogue with one character; `empty`, words are missing.
-            Without it such an entry is an error.
+            people; `one_role`, a transfer dialogue with one character; `empty`, words are missing;
+            `too_long`, `MAX_TURNS` or `MAX_CHARS`. Without it such an entry is an error.
 
     Raises:
         InputError: a file is of no known shape (names file and place); nothing in the files is for
@@ -295,7 +305,11 @@ class _Reading:
         for place, line in json_entries(path):
             if not isinstance(line, Mapping):
                 raise InputError("no question", path=path, place=place, mend=MEND)
-            if "exchanges" in line:
+            if EXPORTED in line:
+                from personae.interview.neeko import restored  # which reads scripts, too
+
+                yield from self._held(restored(path, place, line)[0], place)
+            elif "exchanges" in line:
                 yield from self._held(Interview.from_dict(line, path=path, place=place), place)
             elif "turns" in line and "kind" in line:
                 script = InterviewScript.from_dict(line, path=path, place=place)
@@ -323,7 +337,7 @@ class _Reading:
         text = entry.get("question")
         if not isinstance(text, str) or not text.strip():
             raise InputError("no question", path=self.path, place=place, mend=MEND)
-        found, text = text, " ".join(text.split())
+        found, text = text, " ".join(whole(text).split())
         if len(text) > MAX_TEXT:
             raise InputError(
                 f"a question of {len(text):,} characters (at most {MAX_TEXT:,})",
@@ -335,7 +349,7 @@ class _Reading:
             value = entry.get(key)
             if value is not None and not isinstance(value, str):
                 raise InputError(f"`{key}` is no text", path=self.path, place=place, mend=MEND)
-            told[key] = " ".join((value or "").split())
+            told[key] = " ".join(whole(value or "").split())
         tempting = entry.get("tempting")
         if tempting is not None and not isinstance(tempting, bool):
             raise InputError("`tempting` is not true or false", path=self.path, place=place)
@@ -365,13 +379,16 @@ class _Reading:
             self.strangers.append(name)
         return None if known is None else self.by_name[known]
 
-    def _leave(self, place: str, cause: Any) -> None:
+    def _leave(self, place: str, cause: Cause) -> None:
         self.left_out.append(LeftOut(str(self.path), place, cause))
 
     def _dialogue(
         self, place: str, turns: Sequence[tuple[str, str]], character: str, topic: str
     ) -> Iterator[InterviewScript]:
         """The interviewer's words of a published dialogue, to be said again."""
+        if len(turns) > MAX_TURNS or any(len(words) > MAX_CHARS for _, words in turns):
+            self._leave(place, "too_long")
+            return
         asked = []
         for name, words in turns:
             person = self._who(name, character)
@@ -384,7 +401,7 @@ class _Reading:
             id=script_id(kind, asked, topic),
             kind=kind,
             language=self.language,
-            topic=" ".join(topic.split()),
+            topic=" ".join(whole(topic).split()),
             turns=tuple(asked),
             source=f"{self.path}, {place}",
         )
@@ -395,6 +412,9 @@ class _Reading:
         names = {name: person.name for name, person in people.items() if person is not None}
         if len(names) < len(people):
             self._leave(place, "not_asked")
+            return
+        if script.kind == "transfer" and len(set(names.values())) == 1:
+            self._leave(place, "one_role")
             return
         if all(old == new for old, new in names.items()):
             yield script
