@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from personae.serve.settings import ServeSettings
 
 _SHORT_TOKEN = 16
+_SHOWN = 12
 _EXTRA = ("prometheus_client", "safetensors", "starlette", "uvicorn")
 
 
@@ -113,8 +114,9 @@ def _serve(args: argparse.Namespace) -> int:
 def _tell(console: Console, settings: ServeSettings, url: str, engine: Engine) -> None:
     if settings.token is None:
         _say(console, "Without a token: for this machine only")
-    names = ", ".join(c.name for c in engine.characters())
-    _say(console, f"Serving {names} and auto at {url}")
+    names = [c.name for c in engine.characters()]
+    shown = ", ".join(names[:_SHOWN]) + (f", {n} more" if (n := len(names) - _SHOWN) > 0 else "")
+    _say(console, f"Serving {shown} and auto at {url}")
 
 
 def _say(console: Console, text: str) -> None:
