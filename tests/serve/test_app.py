@@ -41,10 +41,11 @@ class Here:
         )  # fmt: skip
 
     async def idle(self) -> None:
-        """Nothing is under way, for the engine nor for the server."""
+        """Nothing is under way, for the engine, for the server or in the loop."""
         assert self.engine.busy() == 0
         assert await self.count("personae_answers_under_way") == 0
         assert await self.count("personae_answers_waiting") == 0
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def until(true: Any) -> None:
