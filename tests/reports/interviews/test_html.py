@@ -95,7 +95,7 @@ def test_the_warning_stands_before_the_scores_and_they_before_the_answers(tmp_pa
         "5.00 [4.00, 6.00] missing 0.0%",
         "Worst interviews These verdicts are not to be trusted",
         "1. Bede · Values",
-        "Side by side Under an answer",
+        "Side by side Every question with the answer of each model and method. Under an answer",
         "1. Question 1 to Ada?",
     )
     assert found == sorted(found)
