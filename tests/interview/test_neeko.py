@@ -136,6 +136,21 @@ def test_a_single_answer_is_an_interview_of_one_turn(tmp_path: Path) -> None:
     assert found.left_out == ()
 
 
+def test_in_chinese_place_and_topic_are_told_in_chinese(tmp_path: Path) -> None:
+    found = import_dialogues([single(tmp_path, said("我摆渡。", role="艾达"))], language="zh")
+    (one,) = found.interviews
+    assert (one.language, one.location, one.status) == ("zh", LOCATION["zh"], STATUS["zh"])
+    assert one.topic == "不跳出角色就很难回答"
+    assert one.characters == ("艾达",)
+    assert found.scripts[0].language == "zh"
+
+
+def test_many_places_are_counted_and_some_are_named(tmp_path: Path) -> None:
+    path = single(tmp_path, said("Yes."), *[said("")] * 12)
+    places = "; ".join(f"entry {n}" for n in range(2, 12))
+    assert f"{path}: 12 not scored (empty): {places}; and 2 more" in import_dialogues([path]).notes
+
+
 def test_a_reply_may_be_a_list_and_what_is_thought_is_not_the_answer(tmp_path: Path) -> None:
     path = single(
         tmp_path, [said("Hm.", action="(thinking)"), said("Fourpence,"), said("both ways.")]
