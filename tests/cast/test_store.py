@@ -163,6 +163,17 @@ def test_a_training_that_is_not_finished_says_how_to_go_on(tmp_path: Path) -> No
         read_cast(tmp_path)
 
 
+def test_who_runs_the_blocks_elsewhere_reads_all_but_them(cast_dir: Path) -> None:
+    whole = read_cast(cast_dir)
+    (cast_dir / "blocks.safetensors").unlink()
+    found = read_cast(cast_dir, blocks=False)
+    assert found.tensors == {}
+    assert (found.manifest, found.cards) == (whole.manifest, whole.cards)
+    assert found.router.to_dict() == whole.router.to_dict()
+    with pytest.raises(InputError):
+        read_cast(cast_dir)
+
+
 def test_other_blocks_than_the_manifest_describes_are_refused(cast_dir: Path) -> None:
     file = cast_dir / "blocks.safetensors"
     raw = bytearray(file.read_bytes())
