@@ -8,10 +8,9 @@ import pytest
 
 from personae.cli import main
 from personae.errors import InputError, StoppedEarlyError, UsageError
+from personae.interview.questions import INTERVIEWS, SCRIPTS
 from personae.interview_stage import (
-    INTERVIEWS,
     PROFILES,
-    SCRIPTS,
     Interviewed,
     import_interviews,
     interview,
