@@ -24,6 +24,7 @@ SCRIPTS = (
     "cast_decode.py",
     "cast_switch.py",
     "cast_add.py",
+    "serve.py",
     "gpu_cast.py",  # says so where there is no GPU
 )
 
