@@ -265,6 +265,9 @@ async def test_a_fault_of_ours_is_told_without_its_text(stream: bool) -> None:
     assert (told.status, told.error["code"]) == (500, "internal_error")
     assert "a bug" not in told.body.decode()
     assert await here.count("personae_answers_total", character=NAMES[0], outcome="failed") == 1
+    counted = {"method": "POST", "path": PATH}
+    assert await here.count("personae_http_requests_total", **counted, status="500") == 1
+    assert await here.count("personae_http_requests_total", **counted, status="499") is None
     await here.idle()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import pytest
 from starlette.applications import Starlette
@@ -107,6 +108,23 @@ async def test_no_page_is_allowed_to_read_an_answer() -> None:
 async def test_with_a_token_the_name_does_not_matter() -> None:
     headers = {"Authorization": f"Bearer {SECRET}", "host": "chat.example"}
     assert (await ask(guarded(), headers=headers)).status == 200
+
+
+@pytest.mark.parametrize(
+    ("host", "query"), [("x/health?", b""), ("x/health#", b""), ("", b""), ("localhost", b"\xff")]
+)
+async def test_what_is_let_in_is_judged_by_the_path_that_is_routed_alone(
+    host: str, query: bytes
+) -> None:
+    app = guarded()
+
+    async def asking(scope: Any, receive: Any, send: Any) -> None:
+        await app({**scope, "query_string": query}, receive, send)
+
+    told = await ask(asking, headers={"host": host})
+    assert (told.status, told.error["code"]) == (401, "missing_api_key")
+    assert (await ask(asking, path="/nowhere", headers={"host": host})).status == 401
+    assert (await ask(asking, path="/health", headers={"host": host})).status == 200
 
 
 async def test_a_closing_server_says_so_to_all_who_may_know_it() -> None:

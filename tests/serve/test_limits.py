@@ -167,6 +167,26 @@ async def test_after_the_grace_those_inside_are_cut() -> None:
     assert caught.value.code == "shutting_down"
 
 
+async def test_who_is_torn_away_while_the_work_is_ended_is_not_inside_any_more() -> None:
+    closing, release = Closing(), asyncio.Event()
+
+    async def work() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            await release.wait()
+
+    wanted = asyncio.ensure_future(closing.while_wanted(never, work()))
+    await settle()
+    for _ in range(2):
+        wanted.cancel()
+        await settle()
+    assert wanted.cancelled()
+    assert await closing.wait(0) is True
+    release.set()
+    await settle()
+
+
 async def test_where_nobody_is_inside_nothing_is_waited_for() -> None:
     assert await Closing().wait(0) is True
 

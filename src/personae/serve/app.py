@@ -190,7 +190,7 @@ async def _api_error(_request: Request, error: Exception) -> Response:
 async def _http_error(request: Request, error: Exception) -> Response:
     """Starlette's own: no such path, no such method."""
     assert isinstance(error, HTTPException)
-    asked = f"{request.method} {request.url.path}"
+    asked = f"{request.method} {request.scope['path']}"
     said = {404: f"Unknown request: {asked}", 405: f"Not allowed: {asked}"}
     code = {404: "unknown_url", 405: "method_not_allowed"}
     return error_response(

@@ -9,7 +9,6 @@ import time
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
-from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -23,6 +22,7 @@ from personae.serve.settings import is_loopback
 
 HEALTH = "/health"
 _MAX_PATH = 200
+_CLIENT_LEFT = 499  # as nginx says it: before an answer
 _access = logging.getLogger("personae.serve.access")
 
 
@@ -42,7 +42,7 @@ class Logged:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        began, status = time.monotonic(), 499  # as nginx says it: the client left before
+        began, status = time.monotonic(), _CLIENT_LEFT
 
         async def sending(message: Message) -> None:
             nonlocal status
@@ -52,6 +52,10 @@ class Logged:
 
         try:
             await self._app(scope, receive, sending)
+        except Exception:
+            if status == _CLIENT_LEFT:  # Starlette answers beyond this, by 500
+                status = 500
+            raise
         finally:
             self._metrics.request(scope["method"], scope["path"], status)
             _access.info(
@@ -80,27 +84,29 @@ class Doors:
         """Pass it on, or answer by an error."""
         if scope["type"] == "http":
             try:
-                self._check(Request(scope))
+                self._check(Headers(scope=scope), scope["path"])
             except ApiError as error:
                 await error_response(error)(scope, receive, send)
                 return
         await self._app(scope, receive, send)
 
-    def _check(self, request: Request) -> None:
+    def _check(self, headers: Headers, path: str) -> None:
+        # The path that is routed by, not one of a URL: that is put together with the `Host` header,
+        # and `Host: x/health?` was enough for a path of `/health` there (Starlette before 1).
         if self._digest is None:
-            _only_this_machine(request.headers)
-        elif request.url.path != HEALTH:
-            self._check_token(request)
-        if self._closing.begun and request.url.path != HEALTH:
+            _only_this_machine(headers)
+        elif path != HEALTH:
+            self._check_token(headers)
+        if self._closing.begun and path != HEALTH:
             raise stopping()
 
-    def _check_token(self, request: Request) -> None:
-        scheme, _, shown = request.headers.get("authorization", "").partition(" ")
+    def _check_token(self, headers: Headers) -> None:
+        scheme, _, shown = headers.get("authorization", "").partition(" ")
         # Digests are of one length, so that neither length nor content of the token shows in time.
         given = _digest(shown.strip().encode("latin-1"))
         assert self._digest is not None
         if not hmac.compare_digest(given, self._digest) or scheme.casefold() != "bearer":
-            missing = not request.headers.get("authorization")
+            missing = not headers.get("authorization")
             raise ApiError(
                 401,
                 "A token is required: Authorization: Bearer TOKEN"

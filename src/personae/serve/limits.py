@@ -122,10 +122,12 @@ class Closing:
         finally:
             for task in (doing, gone, cut):
                 task.cancel()
-            await asyncio.gather(doing, gone, cut, return_exceptions=True)
-            self._inside -= 1
-            if not self._inside:
-                self._empty.set()
+            try:
+                await asyncio.gather(doing, gone, cut, return_exceptions=True)
+            finally:  # also where who waits here is cancelled meanwhile
+                self._inside -= 1
+                if not self._inside:
+                    self._empty.set()
 
 
 async def _gone(receive: Receive) -> None:
