@@ -268,6 +268,26 @@ def test_fifty_listeners_who_leave_leave_no_work_behind(cast: Cast, tiny_base: P
     generator.close()
 
 
+def test_whoever_leaves_while_the_batch_is_full_does_not_wait_on(
+    cast: Cast, tiny_base: Path
+) -> None:
+    generator = generator_of(cast, tiny_base, rows=1)
+    speaks = generator.submit(greedy(generator, TEXTS[0], ADA, max_tokens=1900))
+    while not generator.counts.drawn:
+        generator.between_steps(lambda: None).result()
+    waiting = [generator.submit(greedy(generator, f"{n}", WU)) for n in range(9)]
+    for one in waiting[1:]:
+        one.cancel()
+    drawn = generator.counts.drawn
+    while generator.counts.drawn < drawn + 2:
+        generator.between_steps(lambda: None).result()
+    assert not speaks.future.done()
+    assert (generator.busy, generator.counts.cancelled) == (2, 8)
+    speaks.cancel()
+    assert waiting[0].future.result().ids
+    generator.close()
+
+
 def test_a_prompt_that_fills_the_context_is_refused(generator: CastGenerator) -> None:
     with pytest.raises(ContextLengthError, match="2048"):
         generator.submit(greedy(generator, "a" * 2048, ADA))

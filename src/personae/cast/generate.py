@@ -304,7 +304,8 @@ class CastGenerator:
     @property
     def characters(self) -> tuple[str, ...]:
         """Who can speak, in order."""
-        return tuple(name for name in self._voices if name is not None)
+        # Copied at once: the model's thread may be learning of one more.
+        return tuple(name for name in tuple(self._voices) if name is not None)
 
     @property
     def busy(self) -> int:
@@ -499,10 +500,14 @@ class CastGenerator:
         self._jobs.clear()
 
     def _let_go(self) -> None:
-        """Rows that nobody waits for any more leave."""
+        """Rows that nobody waits for any more leave, also those that only wait."""
         stay = [n for n, row in enumerate(self._batch.rows) if row.wanted_on]
         self.counts.cancelled += len(self._batch.rows) - len(stay)
         self._batch.keep(stay)
+        with self._wake:
+            waiting = deque(row for row in self._waiting if row.wanted_on)
+            self.counts.cancelled += len(self._waiting) - len(waiting)
+            self._waiting = waiting
 
     def _all_out(self) -> list[_Row]:
         """Empty the batch; those who were in it or about to join."""
