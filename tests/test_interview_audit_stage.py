@@ -304,6 +304,18 @@ async def test_what_was_not_used_is_in_the_manifest_in_plain_words(tmp_path: Pat
     assert {one.cause for one in done.left_out} == {"refusal", "failed"}
 
 
+async def test_published_interviews_with_somebody_unknown_are_left_out_and_the_others_tried(
+    tmp_path: Path,
+) -> None:
+    run = a_run(tmp_path, [*interviews(8, 8), held("Rx", "Nobody")])
+    done = await audited(run, "test:ideal")
+    assert [(one.place, one.cause) for one in done.left_out] == [
+        (held("Rx", "Nobody").id, "no_profile")
+    ]
+    assert any("somebody of whom there is no profile 1" in n for n in read_manifest(done.run).notes)
+    assert done.audits[0].verdict == "passed"
+
+
 def test_a_run_and_its_interviews_are_the_same_material(tmp_path: Path) -> None:
     run = a_run(tmp_path, interviews(3, 0))
     by_run, by_file = read_material([run]), read_material([run / INTERVIEWS])

@@ -210,6 +210,21 @@ async def test_a_character_without_a_profile_cannot_be_judged(tmp_path) -> None:
         await import_interviews([path], tmp_path / "run", [MODEL])
 
 
+async def test_of_interviews_that_come_back_those_with_somebody_unknown_are_reported(
+    tmp_path: Path,
+) -> None:
+    await two_questions(tmp_path)
+    kept = tmp_path / "run" / INTERVIEWS
+    done = await import_interviews([kept], tmp_path / "again", [MODEL], characters=CAST[:1])
+    causes = {
+        one.characters: {
+            row.failure.cause for row in done.rows if row.failure and row.interview_id == one.id
+        }
+        for one in done.interviews
+    }
+    assert causes == {("Sherlock Holmes",): set(), ("Don Quixote",): {"no_profile"}}
+
+
 def test_the_commands_leave_a_page_and_a_document(tmp_path, capsys) -> None:
     path = questions(tmp_path, "Where were you born?")
     words = ["interview", "--model", MODEL, "--characters", *CAST, "--questions", str(path)]

@@ -147,9 +147,9 @@ def read_material(paths: Sequence[Path], language: Language | None = None) -> Ma
         )
     if not kept:
         raise InputError(
-            "no interview that can be used: all lack an answer or hold refusals",
+            "no interview that can be used: all lack an answer or a profile, or hold refusals",
             path=first,
-            mend="Interview a better model",
+            mend="Interview a better model, or import them with --characters CARD...",
         )
     (spoken,) = languages
     if language is not None and language != spoken:

@@ -39,11 +39,10 @@ from personae.journal.client import Client, Plan
 from personae.journal.flow import each
 from personae.judging.answers import LeftOut
 from personae.judging.interview_metrics import interview_rubric_hash
-from personae.judging.interviews import INTERVIEW_SAMPLING, InterviewCase, case_of, judge_rows
+from personae.judging.interviews import INTERVIEW_SAMPLING, case_of, judge_rows
 from personae.judging.lift import check_words
 from personae.models.registry import Registry, model_scheme
 from personae.records import (
-    Failure,
     Interview,
     InterviewProfile,
     InterviewRow,
@@ -485,15 +484,6 @@ def _check_known(interviews: Sequence[Interview], profiles: Mapping[str, Intervi
         )
 
 
-def _case(interview: Interview, profiles: Mapping[str, InterviewProfile]) -> InterviewCase:
-    """What a judge is shown; of a published one perhaps nothing is known to hold it against."""
-    lacking = [name for name in interview.characters if name not in profiles]
-    if interview.method == "imported" and interview.failure is None and lacking:
-        detail = f"nothing is known of {', '.join(lacking)} that an answer could be held against"
-        return InterviewCase(interview, (), Failure(cause="no_profile", detail=detail))
-    return case_of(interview, profiles)
-
-
 # Holding and judging -----------------------------------------------------------------------------
 
 
@@ -579,7 +569,7 @@ async def _one(
         )
     if not material.judges:
         return _Held(done)
-    case = _case(done, profiles)
+    case = case_of(done, profiles)
     found = await asyncio.gather(
         *(
             judge_rows(model, seat, case, sampling=material.sampling["judge"])

@@ -175,9 +175,12 @@ def test_a_metric_is_asked_only_of_the_interviews_that_it_is_for() -> None:
         interview_call("j", transfer, "CB")
 
 
-def test_a_character_without_a_profile_is_an_error_that_says_what_to_give() -> None:
-    with pytest.raises(InputError, match=r"no profile of Cleo.*--characters"):
-        cases_of([an_interview("Yes.", characters=("Cleo",))], PROFILES)
+def test_an_interview_with_somebody_who_has_no_profile_is_not_judged() -> None:
+    (case,) = cases_of([an_interview("Yes.", characters=("Cleo",))], PROFILES)
+    assert case.failure is not None
+    assert case.failure.cause == "no_profile"
+    assert "Cleo" in (case.failure.detail or "")
+    assert case.profiles == ()
 
 
 def test_two_profiles_of_one_name_and_two_interviews_of_one_id_are_errors() -> None:

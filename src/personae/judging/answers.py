@@ -44,8 +44,9 @@ Cause = Literal[
     "too_long",
     "one_role",
     "not_asked",
+    "no_profile",
 ]
-"""`too_long`, `one_role` and `not_asked` are those of imported interviews (`interview.neeko`)."""
+"""From `too_long` on they are those of imported interviews (`interview.neeko`)."""
 
 PROFILES = Path("../../../profiles")
 """Where profiles lie beside an answer file: `profiles/wiki_NAME.txt`."""

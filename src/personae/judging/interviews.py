@@ -85,19 +85,11 @@ def case_of(interview: Interview, profiles: Mapping[str, InterviewProfile]) -> I
     """An interview as judges are shown it, or why they are not.
 
     Args:
-        profiles: by name.
-
-    Raises:
-        InputError: one of its characters has no profile.
+        profiles: by name; an interview with somebody who has none is not judged.
     """
-    if (failure := _unjudged(interview)) is not None:
+    if (failure := _unjudged(interview, profiles)) is not None:
         return InterviewCase(interview, (), failure)
     names = sorted(interview.characters)
-    if lacking := [name for name in names if name not in profiles]:
-        raise InputError(
-            f"interview {interview.id!r}: no profile of {', '.join(lacking)}, which judges need",
-            mend="Give the card of every character (--characters)",
-        )
     return InterviewCase(interview, tuple(profiles[name] for name in names))
 
 
@@ -107,7 +99,7 @@ def cases_of(
     """Every interview as judges are shown it, in order.
 
     Raises:
-        InputError: two profiles or two interviews of one name, or a character without a profile.
+        InputError: two profiles or two interviews of one name.
     """
     by_name: dict[str, InterviewProfile] = {}
     for profile in profiles:
@@ -128,7 +120,7 @@ def cases_of(
     return cases
 
 
-def _unjudged(interview: Interview) -> Failure | None:
+def _unjudged(interview: Interview, profiles: Mapping[str, InterviewProfile]) -> Failure | None:
     failure = interview.failure
     if failure is not None:
         return Failure(cause=f"answer: {failure.cause}", detail=failure.detail)
@@ -136,6 +128,9 @@ def _unjudged(interview: Interview) -> Failure | None:
         return Failure(
             cause="no_transfer", detail="the character never changes, so nothing is transferred"
         )
+    if lacking := [name for name in interview.characters if name not in profiles]:
+        detail = f"nothing is known of {', '.join(lacking)} that an answer could be held against"
+        return Failure(cause="no_profile", detail=detail)
     return None
 
 
