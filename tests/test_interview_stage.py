@@ -145,6 +145,11 @@ async def test_a_dry_run_counts_and_leaves_nothing(tmp_path) -> None:
         ({"methods": ("cast",)}, "cast:DIR"),
         ({"methods": ("oracle",)}, "oracle"),
         ({"turns": 0}, "--turns"),
+        ({"turns": 1_001, "interviewer": MODEL}, "1,000 turns"),
+        (
+            {"questions": (), "generate": 2, "interviewer": MODEL, "transfer": True},
+            "5 turns asks nothing twice, and --generate 2 gives 4",
+        ),
         ({"limit": 0}, "--limit"),
         ({"transfer": True, "turns": 1}, "two turns"),
     ],
@@ -155,6 +160,67 @@ async def test_arguments_that_do_not_go_together_are_refused_before_anything_is_
     with pytest.raises(UsageError, match=says):
         await two_questions(tmp_path, **arguments)
     assert not (tmp_path / "run").exists()
+
+
+async def test_a_model_for_which_no_method_is_left_is_refused_and_not_passed_over(
+    tmp_path: Path,
+) -> None:
+    path = questions(tmp_path, "Where were you born?")
+    with pytest.raises(UsageError, match="is no cast: --method needs prompt or rag"):
+        await interview(
+            CAST, tmp_path / "run", [MODEL, "cast:nowhere"], [MODEL], questions=[path],
+            methods=("cast",),
+        )  # fmt: skip
+
+
+async def test_one_character_of_a_cast_does_not_play_the_others(tmp_path: Path) -> None:
+    path = questions(tmp_path, "Where were you born?")
+    with pytest.raises(UsageError, match="cast:nowhere, which plays each"):
+        await interview(
+            CAST, tmp_path / "run", ["cast:nowhere#Don Quixote"], [MODEL], questions=[path]
+        )
+
+
+def kept_script(folder: Path, **fields: Any) -> Path:
+    path = folder / "scripts.jsonl"
+    path.write_text(json.dumps({"id": "s", **fields}) + "\n", "utf-8")
+    return path
+
+
+async def test_a_transfer_dialogue_without_words_needs_an_interviewer_before_anything_is_paid(
+    tmp_path: Path,
+) -> None:
+    turns = [{"character": "Sherlock Holmes"}, {"character": "Don Quixote"}]
+    path = kept_script(tmp_path, kind="transfer", topic="Fog", turns=turns)
+    with pytest.raises(UsageError, match="--interviewer"):
+        await two_questions(tmp_path, questions=[path], transfer=True)
+    assert not (tmp_path / "run").exists()
+
+
+async def test_a_run_is_in_one_language_for_its_rubrics_and_audits_are(tmp_path: Path) -> None:
+    turns = [{"character": "Don Quixote", "asked": "你是谁？"}]
+    path = kept_script(tmp_path, kind="single", language="zh", turns=turns)
+    with pytest.raises(InputError, match="Give --lang zh"):
+        await two_questions(tmp_path, questions=[path])
+    await two_questions(tmp_path, questions=[path], language="zh")
+    with pytest.raises(InputError, match="Give --lang zh"):
+        await import_interviews([tmp_path / "run" / INTERVIEWS], tmp_path / "again")
+
+
+async def test_a_writer_that_writes_nothing_is_named_with_its_cause(tmp_path: Path) -> None:
+    mute = tmp_path / "mute.py"
+    mute.write_text("def reply(call):\n    return 'I will not.'\n", "utf-8")
+    with pytest.raises(InputError, match=r"nothing to ask: questions to Sherlock Holmes .*writer"):
+        await two_questions(tmp_path, questions=(), generate=1, interviewer=f"scripted:{mute}")
+
+
+async def test_an_import_under_another_profile_is_another_run(tmp_path: Path) -> None:
+    path = published(tmp_path)
+    await import_interviews([path], tmp_path / "run", [MODEL])
+    profile = tmp_path / "profiles" / "wiki_Ada.txt"
+    profile.write_text(profile.read_text("utf-8") + "\nShe also kept bees.\n", "utf-8")
+    with pytest.raises(UsageError, match="what it is made from"):
+        await import_interviews([path], tmp_path / "run", [MODEL])
 
 
 def published(folder: Path) -> Path:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -29,6 +29,7 @@ from personae.interview.neeko import import_dialogues
 from personae.interview.people import Interviewee, read_interviewees
 from personae.interview.questions import (
     INTERVIEWS,
+    MAX_TURNS,
     SCRIPTS,
     WRITER_SAMPLING,
     read_scripts,
@@ -178,6 +179,11 @@ async def interview(
     people = {p.name: p for p in read_interviewees(characters, language)}
     if transfer and len(people) < 2:
         raise UsageError("--transfer needs two characters at least")
+    if transfer and generate is not None and generate * len(people) < (turns or TURNS):
+        raise UsageError(
+            f"a dialogue of {turns or TURNS} turns asks nothing twice, and --generate {generate} "
+            f"gives {generate * len(people)} questions"
+        )
     voices = _voices(models, methods, tuple(people))
     unasked: list[LeftOut] = []
     given = read_scripts(
@@ -190,6 +196,7 @@ async def interview(
         left_out=unasked,
     )
     _check_led(given, interviewer, transfer)
+    _check_language(given, language)
     samplings = {
         "model": Sampling.from_dict(
             {**seeded(CHARACTER_SAMPLING, seed).to_dict(), **(sampling or {})}, place="sampling"
@@ -256,7 +263,8 @@ async def interview(
             )
         scripts = _limited(scripts, None if transfer else limit)
         if not scripts and not run.dry:
-            raise InputError("there is nothing to ask", path=out, mend="Give other questions")
+            why = f": {'; '.join(notes[:3])}" if notes else ""
+            raise InputError(f"there is nothing to ask{why}", path=out, mend="Give other questions")
         run.manifest = run.manifest.model_copy(update={"notes": tuple(notes)})
         if options.live:
             _keep(scripts, out / SCRIPTS)
@@ -293,6 +301,7 @@ async def import_interviews(
     check_words(judges)
     people = read_interviewees(characters, language) if characters else ()
     found = import_dialogues(files, people, language=language)
+    _check_language(found.interviews, language)
     interviews = _limited_interviews(found.interviews, limit)
     profiles = {p.name: p for p in found.profiles}
     if judges:
@@ -320,7 +329,10 @@ async def import_interviews(
             "cwd": str(Path.cwd()),
         },
         rubric_hash=interview_rubric_hash(language),
-        made_from=tuple(sorted(content_hash(i.to_dict()) for i in interviews)),
+        made_from=(
+            *sorted(content_hash(i.to_dict()) for i in interviews),
+            *sorted(content_hash([p.name, p.text]) for p in found.profiles),
+        ),
         notes=found.notes,
     )
     async with open_run(out, manifest, options, registry=registry) as run:
@@ -354,6 +366,8 @@ def _check(
     for name, value in (("generate", generate), ("turns", turns), ("limit", limit)):
         if value is not None and value < 1:
             raise UsageError(f"--{name} counts from 1")
+    if turns is not None and turns > MAX_TURNS:
+        raise UsageError(f"an interview has {MAX_TURNS:,} turns at the most")
     if generate is not None and interviewer is None:
         raise UsageError("--generate needs --interviewer MODEL, who writes the questions")
     if transfer and turns is not None and turns < 2:
@@ -361,8 +375,22 @@ def _check(
 
 
 def _check_led(scripts: Sequence[InterviewScript], interviewer: str | None, transfer: bool) -> None:
-    if interviewer is None and not transfer and any(s.mode == "live" for s in scripts):
-        raise UsageError("more than one turn from a question needs --interviewer MODEL")
+    # What dialogues are made of may be led; those that are transfer dialogues are held as they are.
+    led = [s for s in scripts if s.mode == "live" and (s.kind == "transfer" or not transfer)]
+    if interviewer is None and led:
+        raise UsageError(
+            f"{led[0].id} leaves the words to an interviewer: give --interviewer MODEL"
+        )
+
+
+def _check_language(asked: Iterable[InterviewScript | Interview], language: Language) -> None:
+    """Rubrics, and so the audits that count, are those of the run's one language."""
+    for one in asked:
+        if one.language != language:
+            raise InputError(
+                f"{one.id} is in {one.language!r}, and the run is in {language!r}",
+                mend=f"Give --lang {one.language}, or leave out what is in another language",
+            )
 
 
 def _voices(
@@ -371,8 +399,8 @@ def _voices(
     """Every model under each of its methods.
 
     Raises:
-        UsageError: a method is unknown; `cast` is asked for and no model is a cast; a cast has not
-            all of the characters.
+        UsageError: a method is unknown; `cast` is asked for and no model is a cast, or nothing else
+            and one is none; a cast has not all of the characters, or is asked for one of them.
     """
     unknown = [m for m in methods if m not in METHODS]
     if unknown:
@@ -384,6 +412,8 @@ def _voices(
     for model in models:
         is_cast = model in casts
         wanted = tuple(dict.fromkeys(methods)) or (("cast",) if is_cast else ("prompt",))
+        if not is_cast and set(wanted) == {"cast"}:
+            raise UsageError(f"{model} is no cast: --method needs prompt or rag for it")
         for method in wanted:
             if method == "cast" and not is_cast:
                 continue
@@ -398,6 +428,11 @@ def _speakers(model: str, method: Method, is_cast: bool, names: Sequence[str]) -
             raise UsageError(f"{model} is the base alone: ask it under prompt or rag")
         if asked.name is None:
             return pinned(model, names)
+        if len(names) > 1:
+            raise UsageError(
+                f"{model} plays one character, and there are {len(names)}: give "
+                f"{CAST}:{asked.path}, which plays each"
+            )
     return {name: speaker_id(model, method, name) for name in names}
 
 
