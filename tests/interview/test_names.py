@@ -64,10 +64,21 @@ def test_given_characters_come_before_those_that_files_state() -> None:
     assert names.of("Julius Caesar") == "Caesar"
 
 
+def nicknamed(*both: tuple[str, str]) -> Names:
+    return Names(
+        names_of(
+            interviewee(Character(name=name, nickname=nickname, description="A person."), "en")
+            for name, nickname in both
+        )
+    )
+
+
 def test_a_nickname_is_a_name_and_never_takes_anothers() -> None:
-    people = [
-        interviewee(Character(name=name, nickname=nickname, description="A person."), "en")
-        for name, nickname in (("Ann Lee", "Bob"), ("Bob", "Caz"))
-    ]
-    names = Names(names_of(people))
+    names = nicknamed(("Ann Lee", "Bob"), ("Bob", "Caz"))
     assert (names.of("Bob"), names.of("Caz"), names.of("Ann")) == ("Bob", "Bob", "Ann Lee")
+
+
+def test_a_nickname_of_two_is_nobodys() -> None:
+    names = nicknamed(("Elizabeth Bennet", "Lizzy"), ("Elizabeth Woodville", "lizzy"))
+    assert names.find("Lizzy") is None
+    assert names.find("Bennet") == "Elizabeth Bennet"

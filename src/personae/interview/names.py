@@ -7,6 +7,7 @@ dialogues took the two for two: some of them have one character only.
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from personae.interview.people import Interviewee
@@ -75,9 +76,11 @@ class Names:
 
 
 def names_of(people: Iterable[Interviewee]) -> dict[str, str]:
-    """What people are called, each with their name: names first, then nicknames."""
+    """What people are called, each with their name: names first, then nicknames of one alone."""
     several = tuple(people)
     called = {person.name: person.name for person in several}
+    bearers = Counter(normalised(person.card.called) for person in several)
     for person in several:
-        called.setdefault(person.card.called, person.name)
+        if bearers[normalised(person.card.called)] == 1:
+            called.setdefault(person.card.called, person.name)
     return called
