@@ -129,6 +129,21 @@ async def test_who_came_in_beside_somebody_who_could_not_can_be_asked() -> None:
     assert (await here.post(chat("hello", "Lin Chong"))).status == 200
 
 
+async def test_who_refreshes_all_the_time_is_turned_away() -> None:
+    class Slow(ScriptedEngine):
+        async def refresh(self) -> tuple[str, ...]:
+            await self.released.wait()
+            return await super().refresh()
+
+    engine = Slow()
+    app = create_app(engine, settings())
+    asking = [asyncio.ensure_future(ask(app, "POST", "/v1/characters", {})) for _ in range(30)]
+    await until(lambda: any(one.done() for one in asking))
+    engine.released.set()
+    told = [(await one).status for one in asking]
+    assert (told.count(200), told.count(429)) == (9, 21)
+
+
 # Answers ---------------------------------------------------------------------------------------
 
 

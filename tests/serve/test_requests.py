@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from personae.records import Secret
 from personae.serve.api_errors import ApiError
 from personae.serve.engine import ChatMessage
-from personae.serve.requests import _NEUTRAL, MAX_MESSAGES, ChatAsked, _Body, read_chat
+from personae.serve.requests import (
+    _NEUTRAL,
+    MAX_KNOWING,
+    MAX_MESSAGES,
+    ChatAsked,
+    _Body,
+    read_chat,
+)
 
 HELLO = {"role": "user", "content": "hello"}
+CROWD = [str(n) for n in range(MAX_KNOWING + 1)]
 
 
 def read(**changed: Any) -> ChatAsked:
@@ -171,6 +179,7 @@ def test_what_cannot_be_carried_out_is_refused_by_name(name: str, value: Any) ->
         ({"messages": [{**HELLO, "name": "n" * 201}]}, "messages[0].name"),
         ({"messages": [{**HELLO, "perceived_by": "Ada"}]}, "messages[0].perceived_by"),
         ({"messages": [{**HELLO, "perceived_by": [1]}]}, "messages[0].perceived_by[0]"),
+        ({"messages": [{**HELLO, "perceived_by": CROWD}]}, "messages[0].perceived_by"),
         ({"stream": "yes"}, "stream"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"max_tokens": 0}, "max_tokens"),
@@ -192,6 +201,8 @@ def test_what_cannot_be_carried_out_is_refused_by_name(name: str, value: Any) ->
         ({"top_logprobs": 3}, "top_logprobs"),
         ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
         ({"personae": {"secrets": [{"fact": "x"}]}}, "personae.secrets[0].known_by"),
+        ({"personae": {"secrets": [{"fact": "x", "known_by": CROWD}]}},
+         "personae.secrets[0].known_by"),
         ({"personae": {"secrets": [{"fact": " ", "known_by": []}]}}, "personae.secrets[0].fact"),
         ({"personae": {"secrets": [{"fact": "x", "known_by": ["A\nB"]}]}},
          "personae.secrets[0].known_by[0]"),

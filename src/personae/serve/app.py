@@ -26,6 +26,7 @@ from personae.serve.replies import encode, model_entry
 from personae.serve.requests import read_chat
 from personae.serve.settings import ServeSettings
 
+_REFRESHES = 8  # that may wait; each reads the whole cast
 _log = logging.getLogger("personae.serve")
 _AUTO = ServedCharacter(AUTO, {"about": "each request is routed to the character that it means"})
 
@@ -73,6 +74,7 @@ class _Service:
         self._probed: float | None = None
         self._probing = asyncio.Lock()
         self._places = Places(settings.max_concurrency, settings.max_queue)
+        self._refreshing = Places(1, _REFRESHES)
         self.metrics = Metrics(
             lambda: self._served.keys() - {AUTO},
             {
@@ -115,7 +117,8 @@ class _Service:
         """`POST /v1/characters`: take in what the server's own cast has gained."""
         await self._body(request)  # nothing in it names a path
         try:
-            added = await self._engine.refresh()
+            async with self._refreshing.taken():
+                added = await self._engine.refresh()
         except InputError as error:  # those beside whatever is wrong may have come in
             self._served = _served(self._engine)
             _log.warning("The cast: %s", one_line(str(error)))

@@ -21,6 +21,8 @@ MAX_STOPS = 4
 MAX_STOP = 512
 MAX_NAME = 200
 MAX_SECRETS = 1000
+MAX_KNOWING = 1000
+"""Names of those who perceived one message, or who know one secret."""
 MAX_SEED = 2**63 - 1
 
 # Names stand at the heads of lines in prompts: one that breaks a line could speak for another.
@@ -79,7 +81,7 @@ class _Message(_Lenient):
     role: Literal["system", "developer", "user", "assistant"]
     content: str | tuple[_Part, ...]
     name: _Name | None = None
-    perceived_by: frozenset[_Name] | None = None
+    perceived_by: Annotated[frozenset[_Name], Field(max_length=MAX_KNOWING)] | None = None
     tool_calls: tuple[()] | None = None
 
     def read(self) -> ChatMessage:
@@ -96,7 +98,7 @@ class _Message(_Lenient):
 
 class _Secret(_Lenient):
     fact: Annotated[str, Field(min_length=1, pattern=r"\S")]
-    known_by: tuple[_Name, ...]
+    known_by: Annotated[tuple[_Name, ...], Field(max_length=MAX_KNOWING)]
 
 
 class _Extension(_Lenient):
