@@ -59,7 +59,7 @@ def transfer(script: str, score: int | None, **changes: Any) -> InterviewRow:
 
 
 def only(rows: Sequence[InterviewRow], **arguments: Any) -> InterviewScores:
-    (found,) = score_interviews(rows, **arguments)
+    (found,) = score_interviews(Verdicts(rows), **arguments)
     return found
 
 
@@ -114,7 +114,7 @@ def test_modes_methods_models_and_languages_are_never_pooled() -> None:
         *verdicts("a3", 6, model="m2"),
         *verdicts("z3", 7, language="zh"),
     ]
-    found = score_interviews(rows)
+    found = score_interviews(Verdicts(rows))
     assert [(s.model, s.method, s.mode, s.lang, s.average.mean) for s in found] == [
         ("m", "prompt", "live", "en", 2),
         ("m", "prompt", "replayed", "en", 3),
@@ -200,12 +200,12 @@ def test_a_repeat_that_failed_leaves_the_judges_other_one() -> None:
 
 def test_the_same_verdict_twice_is_an_error() -> None:
     with pytest.raises(InputError, match="two rows for interview 'a1@m#prompt', metric CB"):
-        score_interviews([*verdicts("a1", 3), *verdicts("a1", 3)])
+        Verdicts([*verdicts("a1", 3), *verdicts("a1", 3)])
 
 
 def test_one_id_of_two_interviews_is_an_error() -> None:
     with pytest.raises(InputError, match="names two interviews"):
-        score_interviews([a_row("CB", 3), a_row("CU", 3, characters=BEDE)])
+        Verdicts([a_row("CB", 3), a_row("CU", 3, characters=BEDE)])
 
 
 def test_the_order_of_the_rows_changes_nothing() -> None:

@@ -294,21 +294,14 @@ def _unit(row: InterviewRow) -> Unit:
 
 
 def score_interviews(
-    rows: Iterable[InterviewRow], *, judge: str | None = None, seed: int = 0
+    verdicts: Verdicts, *, judge: str | None = None, seed: int = 0
 ) -> list[InterviewScores]:
     """The scores of every model by method, mode and language, sorted.
 
     Args:
         judge: this one's scores, of the interviews that it was asked about; None is the panel's.
         seed: of the bootstrap.
-
-    Raises:
-        InputError: as `Verdicts`.
     """
-    return _by_voice(Verdicts(rows), judge, seed)
-
-
-def _by_voice(verdicts: Verdicts, judge: str | None, seed: int) -> list[InterviewScores]:
     values: Mapping[str, Values] = verdicts.panel
     units = verdicts.units
     if judge is not None:
@@ -560,13 +553,14 @@ def interviews_document(
         return [record.to_dict() for record in records]
 
     return {
-        "models": documents(_by_voice(verdicts, None, seed)),
+        "models": documents(score_interviews(verdicts, seed=seed)),
         "characters": documents(score_interview_characters(verdicts, seed=seed)),
         "topics": documents(score_topics(verdicts, seed=seed)),
         "tempting": documents(score_tempting(verdicts, seed=seed)),
         "curves": documents(stability_curves(verdicts, seed=seed)),
         "by_judge": {
-            judge: documents(_by_voice(verdicts, judge, seed)) for judge in verdicts.judges
+            judge: documents(score_interviews(verdicts, judge=judge, seed=seed))
+            for judge in verdicts.judges
         },
         "agreement": documents(interview_agreement(verdicts, weights_of=weights_of, seed=seed)),
         "paired": documents(interview_differences(verdicts, seed=seed)),
