@@ -10,6 +10,7 @@ The last message is the script. Each of its words is said as a piece with a spac
     [slow]          `speak` waits for `released`
     [length]        the answer ends because it is too long
     [uncounted]     tokens are not counted
+    [cached:N]      so many tokens were there already; else 1
     [late]          raises once it is left
     [stay]          is left only once `released` is set
     [bug]           raises what no engine may
@@ -165,9 +166,12 @@ class ScriptedSpeech:
             if counted
             else None,
             tokens_out=len(self._said) if counted else None,
-            cached=1 if counted else None,
+            cached=self._cached() if counted else None,
             logprobs=logprobs,
         )
+
+    def _cached(self) -> int:
+        return next((int(w[8:-1]) for w in self._words if w.startswith("[cached:")), 1)
 
     async def _say(self) -> AsyncIterator[str]:
         for word in self._words:

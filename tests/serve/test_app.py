@@ -203,6 +203,20 @@ async def test_the_count_comes_last_where_it_is_asked_for_and_is_null_where_nobo
     assert (told.events[-2]["choices"], told.events[-2]["usage"]) == ([], None)
 
 
+@pytest.mark.parametrize(("there", "told"), [(0, 0), (15, 0), (16, 16), (40, 32)])
+async def test_what_was_cached_is_told_in_steps_so_that_nobody_guesses_a_chat_token_by_token(
+    there: int, told: int
+) -> None:
+    here = Here()
+    whole = await here.post(chat(f"one [cached:{there}]"))
+    more: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+    stream = await here.post(chat(f"one [cached:{there}]", **more))
+    for usage in (whole.json["usage"], stream.events[-2]["usage"]):
+        assert usage["prompt_tokens_details"] == {"cached_tokens": told}
+    counted = {"character": NAMES[0], "kind": "cached"}
+    assert await here.count("personae_tokens_total", **counted) == 2 * told
+
+
 async def test_log_probabilities_come_with_the_answer_and_at_the_end_of_a_stream() -> None:
     more: dict[str, Any] = {"logprobs": True, "top_logprobs": 1}
     told = await Here().post(chat("one two", **more))

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 from starlette.responses import Response
@@ -20,6 +21,7 @@ from personae.serve.replies import HEARTBEAT, Wording, encode, event
 from personae.serve.requests import ChatAsked
 from personae.serve.settings import ServeSettings
 
+_CACHED_IN_STEPS_OF = 16
 _LAST_WORD = 5.0  # seconds in which a client has to take the end of a stream
 _STREAM_HEADERS = (
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -89,7 +91,7 @@ class Answer(Response):
 
     async def _whole(self) -> tuple[bytes, Finished]:
         async with self._speech() as speech:
-            finished = await speech.done()
+            finished = await _told(speech)
         return encode(Wording(speech.character).whole(finished)), finished
 
     async def _piecewise(self, stream: Stream) -> Finished:
@@ -102,7 +104,7 @@ class Answer(Response):
                 self._meter.piece()
                 await stream.write(opening + wording.piece(piece))
                 opening = b""
-            finished = await speech.done()
+            finished = await _told(speech)
             await stream.write(opening + wording.last(finished))
             stream.complete = True
         return finished
@@ -188,6 +190,18 @@ class Stream:
             await self._send(message)
         except OSError:  # as ASGI has it from 2.4 on; uvicorn keeps silent and `receive` tells
             raise ClientGoneError from None
+
+
+async def _told(speech: Speech) -> Finished:
+    """How an answer ended, as far as a client is told.
+
+    What is cached of a prompt comes from whatever chats had the same beginning. To the token, it
+    would tell who guesses at another's chat each token that is right.
+    """
+    finished = await speech.done()
+    if finished.cached is None:
+        return finished
+    return replace(finished, cached=finished.cached - finished.cached % _CACHED_IN_STEPS_OF)
 
 
 def _outcome(error: ApiError) -> str:
