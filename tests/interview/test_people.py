@@ -214,6 +214,13 @@ def test_of_a_single_paragraph_that_is_too_long_the_beginning_is_told() -> None:
     assert estimate_tokens(made.profile) <= PROFILE_TOKENS + 1
 
 
+@pytest.mark.parametrize("title", ["", "Ann.\n\n"])
+def test_a_long_paragraph_fills_the_room_that_there_is_to_the_end_of_a_word(title: str) -> None:
+    made = interviewee(card(description=title + "Ann trims the wick, " * 1_000), "en")
+    assert PROFILE_TOKENS - 20 < estimate_tokens(made.profile) <= PROFILE_TOKENS + 1
+    assert made.profile.endswith((" Ann\n\n…", " trims\n\n…", " the\n\n…", " wick,\n\n…"))
+
+
 def test_a_short_card_is_told_whole_without_a_mark_of_cutting() -> None:
     made = interviewee(card(personality="patient", extensions=ours(voice="slowly")), "en")
     for text in ("Ann keeps a lighthouse.", "patient", "slowly"):

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 import re
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -44,6 +45,7 @@ SHORT_TOKENS = 80
 UNIT_TOKENS = 200
 """Of one passage for retrieval; a longer paragraph is cut at its sentences."""
 MAX_NAME = 200
+MAX_WORD = 40
 
 _HEADING = re.compile(r"#{1,6}\s+(.+)")
 _PARAGRAPHS = re.compile(r"\n[ \t\u3000]*\n\s*")
@@ -212,18 +214,29 @@ def _paragraphs(text: str) -> list[str]:
 def _within(parts: Sequence[str], tokens: int) -> tuple[tuple[str, ...], int]:
     """Whole paragraphs while there is room, "…" where some had none, and the tokens left.
 
-    Of a first one that has no room there is as much as fits.
+    Of one that would leave half of the room or more empty there is as much as fits: many cards are
+    a title and a single paragraph.
     """
     kept: list[str] = []
+    left = tokens
     for part in parts:
         cost = estimate_tokens(f"{part}\n\n")
-        if cost > tokens:
-            if not kept and tokens > 0:
-                kept.append(part[:tokens].rstrip())  # a character is no more than a token
+        if cost > left:
+            if 0 < tokens <= 2 * left:
+                kept.append(_beginning(part, left))
             return (*kept, "…") if kept else (), 0
         kept.append(part)
-        tokens -= cost
-    return tuple(kept), tokens
+        left -= cost
+    return tuple(kept), left
+
+
+def _beginning(text: str, tokens: int) -> str:
+    """As much of a text as fits, to the end of a word where there is one near."""
+    longest = min(len(text), 4 * tokens + 4)  # a character is no less than a quarter of a token
+    fits = range(1, longest + 1)
+    end = bisect_right(fits, tokens, key=lambda end: estimate_tokens(f"{text[:end]}\n\n"))
+    cut = text.rfind(" ", max(0, end - MAX_WORD), end + 1)
+    return text[: cut if cut > 0 else max(1, end)].rstrip()
 
 
 def _short(text: str) -> str:
