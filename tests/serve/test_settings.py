@@ -48,6 +48,17 @@ def test_a_number_or_an_address_that_means_nothing_is_refused(wrong: dict[str, A
         ServeSettings(Path("cast"), **wrong)
 
 
+@pytest.mark.parametrize(
+    "url",
+    ["http://me:hidden@host/v1", "me:hidden@host/v1", "http://h/v1?key=hidden", "http://[::1",
+     "http://h:99999/v1", "ftp://hidden@h"],
+)  # fmt: skip
+def test_an_upstream_that_cannot_be_one_is_refused_and_not_repeated(url: str) -> None:
+    with pytest.raises(UsageError, match="--upstream") as refused:
+        ServeSettings(Path("cast"), upstream=url)
+    assert "hidden" not in str(refused.value)
+
+
 def test_the_usual_number_of_tokens_is_within_the_limit() -> None:
     assert ServeSettings(Path("cast"), max_tokens=100, usual_tokens=512).default_tokens == 100
     assert ServeSettings(Path("cast"), max_tokens=600, usual_tokens=512).default_tokens == 512

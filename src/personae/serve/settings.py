@@ -8,7 +8,6 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from personae.errors import UsageError
 from personae.models.keys import Key
@@ -135,8 +134,8 @@ def _option(name: str) -> str:
 
 
 def _check_url(url: str) -> None:
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise UsageError(f"--upstream {url!r} is not the http(s) address of a server")
-    if parts.username or parts.password:
+    from personae.models.providers import base_url_of
+
+    if "@" in url.partition("://")[2].partition("/")[0]:
         raise UsageError("--upstream holds a password: name its variable with --upstream-token-env")
+    base_url_of(url, what="--upstream")
