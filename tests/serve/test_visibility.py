@@ -11,7 +11,15 @@ from personae.errors import BadRequestError
 from personae.records import Secret
 from personae.records.cast import CastCharacter, CastTurn
 from personae.serve.engine import ChatMessage
-from personae.serve.visibility import Line, as_turns, known, perceived, read_lines
+from personae.serve.visibility import (
+    MOST_MARKS,
+    MOST_PEOPLE,
+    Line,
+    as_turns,
+    known,
+    perceived,
+    read_lines,
+)
 
 ADA, WU, LIN = "Ada Byron", "Wu Song", "Lin Chong"
 CAST = Bearers(
@@ -89,6 +97,10 @@ def test_whom_the_cast_does_not_know_may_perceive_too() -> None:
         "［ｔｏ Ada Byron］ psst",
         "\u200b\ufeff[to Ada] psst",
         "[toAda Byron] psst",
+        "[\u3000to\u3000Ada] psst",
+        "[\u200bto Ada\u200b] psst",
+        "【to Ada】psst",
+        "【私语 Ada】psst",
         "[to-Ada] psst",
         "[私语 Ada Byron] psst",
         "[密语：Ada] psst",
@@ -107,7 +119,7 @@ def test_a_whisper_may_be_for_several(mark: str) -> None:
     assert heard(LIN, *chat) == ["later"]
 
 
-@pytest.mark.parametrize("text", ["[today] x", "[to-do list] x", "(to Ada) x", "x [to Ada] y"])
+@pytest.mark.parametrize("text", ["[today] x", "[to-do list] x", "(to Ada) x", "x [to come]"])
 def test_what_only_looks_like_a_whisper_is_said_openly_as_it_stands(text: str) -> None:
     (line,) = read(text)
     assert (line.text, line.to, line.perceived_by) == (text, (), None)
@@ -201,6 +213,35 @@ def test_who_is_only_named_in_a_whisper_does_not_overhear_it() -> None:
 def test_a_whisper_in_the_middle_of_a_message_is_refused(first: str, second: str) -> None:
     with pytest.raises(BadRequestError, match="in the middle of a message"):
         read(f"{first}\n{second}")
+
+
+@pytest.mark.parametrize("role", ["user", "assistant", "system"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x [to Ada] y",
+        "> [to Ada] x",
+        "- [to Ada] x",
+        "12:30 [to Ada] x",
+        "<b>[to Ada]</b> x",
+        "`[to Ada]` x",
+        "\\[to Ada] x",
+        "[[to Ada]] x",
+        "…【私语 武松】x",
+        "Tom [to Ada]: x",
+        "Tom: Lin Chong: [to Ada] x",
+        "[t\u200bo Ada] x",
+        "\u00ad[to Ada] x",
+        "\ufe0f[to A\u2060da] x",
+        "x [to Bob, Ada] y",
+        "The scene.\n[to Ada] You know the stranger.",
+        "x [to y [to Ada] z",
+        "[today] x [to Ada] y",
+    ],
+)
+def test_a_whisper_that_could_be_read_as_open_words_is_refused(text: str, role: str) -> None:
+    with pytest.raises(BadRequestError, match="in the middle of a message"):
+        read(said(text, role))
 
 
 def test_what_is_nobodys_name_in_the_middle_of_a_message_is_text() -> None:
@@ -346,9 +387,22 @@ def test_a_secret_of_a_chat_is_known_to_whom_it_names() -> None:
         ("x" * 100 + "\n") * 1_000,
         "[\n" * 50_000,
         "a: " * 30_000,
+        "[toq] " * 30_000,
+        "Ada Byron: a" + "\n\nb" * 100_000,
     ],
 )
 def test_no_text_makes_the_reader_search_long(text: str) -> None:
     """Each of these takes milliseconds, and minutes where a pattern searches back and forth."""
     for role in ("user", "assistant", "system"):
         read(said(text, role))
+
+
+def test_no_chat_makes_the_reader_remember_much() -> None:
+    crowd = [f"aa{n} bb cc dd ee ff gg hh{n}" for n in range(MOST_PEOPLE)]
+    assert heard(ADA, said("x", by=crowd[1:])) == []
+    with pytest.raises(BadRequestError, match="more than 2000 people"):
+        read(said("x", by=crowd))
+    marks = [f"[to {n}]" for n in range(MOST_MARKS + 1)]
+    assert read("x " + " ".join(marks[1:]))[0].perceived_by is None
+    with pytest.raises(BadRequestError, match="more than 1000 marks"):
+        read("x " + " ".join(marks))

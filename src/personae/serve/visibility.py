@@ -14,6 +14,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Literal
 
 from personae.cast.bearers import Bearers, bare_name, parts
@@ -29,17 +30,27 @@ PERSON = "user"
 """Whom `[to user]` means: the person, whose name a chat need not give."""
 MOST_NAMED = 64
 """Names between the brackets of one whisper."""
+MOST_PEOPLE = 2000
+"""Who is not of the cast and is named in one chat."""
+MOST_MARKS = 1000
+"""What looks like the mark of a whisper in one message, and is none."""
 _SHOWN = 20  # of those whom an error names
 
 _SPACE = " \t\u00a0\u3000\u200b\u200c\u200d\u200e\u200f\u2060\ufeff"
 _MARKUP = "*_~\"'“”‘’「『(（"
 _LEAD = re.compile(rf"[\s{_SPACE}{_MARKUP}]*+")
 _LEAD_IN_LINE = re.compile(rf"[{_SPACE}{_MARKUP}]*+")
-_SPEAKER = re.compile(rf"([^\n:：\[\]［］]{{1,{MAX_NAME + 8}}})[:：]")
+_SPEAKER = re.compile(rf"([^\n:：\[\]［］【】]{{1,{MAX_NAME + 8}}})[:：]")
 _TO = re.compile(
-    r"[\[［][ \t]*+(?:(?:to|ｔｏ)(?P<glued>[a-z0-9-])?+|私语|密语)"
-    r"(?P<names>[^\]］\n]*+)(?P<end>[\]］])?+",
+    rf"[\[［【][{_SPACE}]*+(?:(?:to|ｔｏ)(?P<glued>[a-z0-9-])?+|私语|密语)"
+    r"(?P<names>[^\[\]［］【】\n]*+)(?P<end>[\]］】])?+",
     re.IGNORECASE,
+)
+# What is not seen and may stand inside a word: soft hyphens, joiners, marks of direction, variation
+# selectors, tags.
+_UNSEEN = re.compile(
+    "[\u00ad\u034f\u061c\u180b-\u180f\u200b-\u200f\u202a-\u202e\u2060-\u206f\ufe00-\ufe0f\ufeff"
+    "\U000e0000-\U000e01ef]"
 )
 _AFTER_TO = re.compile(rf"[:：,，]?[\s{_SPACE}]*+")
 _COMMA = re.compile(r"[,，、;；&]")
@@ -79,7 +90,7 @@ def read_lines(messages: Sequence[ChatMessage], bearers: Bearers) -> tuple[Line,
 
     Raises:
         BadRequestError: a whisper names nobody, or somebody who is not there; a name is borne by
-            several; a whisper begins in the middle of a message.
+            several; a whisper begins in the middle of a message; there are too many people.
     """
     company = _Company(bearers, _others(messages))
     return tuple(line for n, one in enumerate(messages) for line in _read(n, one, company))
@@ -164,11 +175,18 @@ class _Company:
     def __init__(self, bearers: Bearers, others: Iterable[str]) -> None:
         self._bearers = bearers
         self._others = {plain_name(n): n for n in (PERSON, *others) if not bearers.spelt(n)}
+        if len(self._others) > MOST_PEOPLE:
+            raise BadRequestError(f"the messages name more than {MOST_PEOPLE} people")
         self._bare = {bare_name(name): name for name in self._others.values()}
-        self._runs: dict[str, set[str]] = {}
+
+    @cached_property
+    def _runs(self) -> dict[str, set[str]]:
+        """Of the others, by parts of their names."""
+        found: dict[str, set[str]] = {}
         for name in self._others.values():
             for run in parts(name):
-                self._runs.setdefault(run, set()).add(name)
+                found.setdefault(run, set()).add(name)
+        return found
 
     def character(self, name: str, place: str) -> str | None:
         """The character of the cast that goes by a name; None: nobody of it."""
@@ -276,6 +294,7 @@ def _read(number: int, message: ChatMessage, company: _Company) -> Iterator[Line
     name = None if message.name is None else _one_line(message.name) or None
     perceiving = _perceiving(message, names, company, place)
     if message.role == "system":
+        _no_other_whisper(opening.words, company, place)
         yield Line(number, "system", name, False, opening.words, (), perceiving)
         return
     speaker, of_cast, text = _speaker(name, opening, company, place)
@@ -320,16 +339,15 @@ def _speaker(
 def _merged(speaker: str, text: str, company: _Company, place: str) -> list[tuple[str | None, str]]:
     """The lines of several characters that a chat program has sent as one message."""
     first, *others = text.split("\n\n")
-    said: list[tuple[str | None, str]] = [(speaker, first)]
+    said = [(speaker, [first])]
     for paragraph in others:
         named = _SPEAKER.match(paragraph)
         who = None if named is None else company.character(named[1], place)
         if named is not None and who is not None:
-            said.append((who, paragraph[named.end() :].strip()))
+            said.append((who, [paragraph[named.end() :].strip()]))
         else:
-            last, before = said[-1]
-            said[-1] = (last, f"{before}\n\n{paragraph}")
-    return said
+            said[-1][1].append(paragraph)
+    return [(who, "\n\n".join(paragraphs)) for who, paragraphs in said]
 
 
 def _perceiving(
@@ -382,14 +400,24 @@ def _split(names: str) -> list[str]:
 
 
 def _no_other_whisper(text: str, company: _Company, place: str) -> None:
-    """Refuse a whisper in the middle: some programs send several messages as one."""
-    for line in text.splitlines():
-        to = _opening(line).to if "[" in line or "［" in line else None
-        if to is not None and any(company.meant(name, place) for name in _split(_names(to))):
+    """Refuse a whisper in the middle: some programs send several messages as one.
+
+    Or behind something that is no speaker's name (`> `, `12:30 `), or with what nobody sees in it:
+    read as text it would be heard by everybody.
+    """
+    looked_at: set[str] = set()
+    for to in _TO.finditer(_UNSEEN.sub("", text)):
+        names = _names(to)
+        if names in looked_at:
+            continue
+        looked_at.add(names)
+        if len(looked_at) > MOST_MARKS:
+            raise BadRequestError(f"{place}: more than {MOST_MARKS} marks that look like whispers")
+        if any(company.meant(name, place) for name in _split(names)):
             raise BadRequestError(
                 f"{place}: {to[0][:80]!r} stands in the middle of a message; a whisper is a "
-                "message of its own (where a chat program sends several messages as one, switch "
-                "that off)"
+                "message of its own and begins with it (where a chat program sends several "
+                "messages as one, switch that off)"
             )
 
 
