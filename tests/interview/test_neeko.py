@@ -743,6 +743,16 @@ def test_the_interviews_of_a_run_can_be_read_as_they_are(tmp_path: Path) -> None
         import_dialogues([path, again])
 
 
+def test_of_a_run_the_interviews_are_read_and_nothing_else(tmp_path: Path) -> None:
+    run = tmp_path / "runs" / "one"
+    run.mkdir(parents=True)
+    (run / "interviews.jsonl").write_text("".join(one.to_json() + "\n" for one in OURS), "utf-8")
+    (run / "manifest.json").write_text('{"kind": "interview"}', "utf-8")
+    (run / "results.jsonl").write_text('{"interview_id": "x"}\n', "utf-8")
+    assert import_dialogues([run]).interviews == OURS
+    assert import_dialogues([run.parent]).interviews == OURS
+
+
 # The published files -----------------------------------------------------------------------------
 
 

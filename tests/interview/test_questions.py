@@ -181,6 +181,27 @@ def test_the_same_words_to_the_same_character_are_asked_once(tmp_path: Path) -> 
     ]
 
 
+def test_the_same_words_at_two_places_are_not_taken_for_one_question(tmp_path: Path) -> None:
+    at = [{**ENTRY, "character": "Ben", "location": place} for place in ("A ferry", "An inn", "")]
+    path = write(tmp_path / "places.json", at)
+    with pytest.raises(InputError, match="place or status"):
+        read_scripts([path], PEOPLE)
+    (one,) = read_scripts([path], PEOPLE, location="A mill")
+    assert one.location == "A mill"
+    (one,) = read_scripts([write(path, [at[0], at[2]])], PEOPLE)
+    assert one.location == "A ferry", "who says nothing of the place does not contradict"
+
+
+def test_two_scripts_of_one_id_that_ask_something_else_are_an_error(tmp_path: Path) -> None:
+    lines = [
+        {"id": "s", "kind": "single", "turns": [{"character": "Ben", "asked": text}]}
+        for text in ("Who is Ada?", "Who is Ben?")
+    ]
+    with pytest.raises(InputError, match="two scripts have the id s"):
+        read_scripts([write(tmp_path / "mine.jsonl", lines)], PEOPLE)
+    assert len(read_scripts([write(tmp_path / "mine.jsonl", lines[:1] * 2)], PEOPLE)) == 1
+
+
 def test_a_question_to_a_stranger_is_an_error_or_told(tmp_path: Path) -> None:
     path = write(
         tmp_path / "q.jsonl",

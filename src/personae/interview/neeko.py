@@ -23,6 +23,7 @@ from personae.interview.people import MAX_NAME, Interviewee, read_interviewees
 from personae.interview.questions import (
     AS_FOUND,
     EXPORTED,
+    INTERVIEWS,
     MAX_CHARS,
     MAX_TURNS,
     script_id,
@@ -171,7 +172,7 @@ def import_dialogues(
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
-    """The files, and those in folders at any depth, by name."""
+    """The files, and those in folders at any depth, by name; of a run its interviews."""
     for path in paths:
         if not os.path.isdir(path):  # noqa: PTH112  (Path.is_dir raises without permission)
             yield path
@@ -179,6 +180,9 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
         several: list[Path] = []
         for folder, folders, names in os.walk(path):
             folders[:] = sorted(f for f in folders if not f.startswith("."))
+            if INTERVIEWS in names:  # a run: what else lies there is about them
+                several.append(Path(folder, INTERVIEWS))
+                continue
             several += [
                 Path(folder, name)
                 for name in sorted(names)

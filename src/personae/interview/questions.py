@@ -200,7 +200,8 @@ def read_scripts(
 
     Raises:
         InputError: a file is of no known shape (names file and place); nothing in the files is for
-            these people; an entry is left out and `left_out` is not given.
+            these people; two scripts of one id ask something else, or the same at two places; an
+            entry is left out and `left_out` is not given.
     """
     found: dict[str, InterviewScript] = {}
     strangers: list[str] = []
@@ -212,7 +213,14 @@ def read_scripts(
     for path in _files(paths):
         reading = _Reading(path, tuple(people), turns, language)
         for script in reading.scripts():
-            found.setdefault(script.id, script.model_copy(update=changed) if changed else script)
+            mine = script.model_copy(update=changed) if changed else script
+            if not _asks_the_same(mine, found.setdefault(mine.id, mine)):
+                raise InputError(
+                    f"two scripts have the id {mine.id} and differ in words, place or status",
+                    path=path,
+                    mend="Give one of them another id; the same words at two places are asked in "
+                    "two runs, with --location and --status",
+                )
             if len(found) > MAX_SCRIPTS:
                 raise InputError(f"more than the {MAX_SCRIPTS:,} scripts allowed", path=path)
         strangers += reading.strangers
@@ -234,6 +242,14 @@ def read_scripts(
             mend="Give their cards under --characters, or other questions",
         )
     return tuple(found.values())
+
+
+def _asks_the_same(one: InterviewScript, other: InterviewScript) -> bool:
+    """Whether it does not matter which is asked; who says nothing of the place is at any."""
+    return (one.kind, one.language, one.turns) == (other.kind, other.language, other.turns) and all(
+        not here or not there or here == there
+        for here, there in ((one.location, other.location), (one.status, other.status))
+    )
 
 
 def _files(paths: Sequence[Path]) -> Iterator[Path]:
