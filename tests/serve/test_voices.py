@@ -130,6 +130,26 @@ def test_who_alone_hears_the_last_message_answers_it() -> None:
     assert answers(said("What do you make of it?", by=["Alice", "Tom"])) == ALICE
 
 
+def test_who_has_not_heard_the_last_message_does_not_answer_it() -> None:
+    whisper = "[to Ada, Holmes] Alice must not hear of this."
+    spoken = (said("So be it.", "assistant", name=ADA), said("Well?", "assistant", name=ALICE))
+    assert answers(*spoken, whisper) == ADA
+    assert answers(*spoken, "[to Ada, Holmes] Mr Holmes, what of Alice?") == HOLMES
+    with pytest.raises(BadRequestError, match="nobody of the cast"):
+        answers(whisper)
+    with pytest.raises(BadRequestError, match="nobody of the cast"):
+        answers(said("Alice?", by=["Tom"]))
+    assert answers(whisper, said("[Write the next reply only as Alice.]", "system")) == ALICE
+
+
+def test_long_texts_are_not_remembered() -> None:
+    voices = Voices(STARTERS)
+    long = said("You are Alice. " + "x" * 100_000, "system")
+    for _ in range(2):
+        assert voices.told(wanted(AUTO, long, "Hi")).character == ALICE
+    assert sum(map(len, voices._routes)) < 1000
+
+
 @pytest.mark.parametrize("chat", ["group_chat_auto", "group_names_as_fields", "group_perceived"])
 def test_in_a_group_chat_of_sillytavern_the_one_whose_turn_it_is_answers(chat: str) -> None:
     messages = silly_tavern(chat)

@@ -17,6 +17,7 @@ from personae.characters.secrets import CardSecret, card_secrets
 from personae.errors import BadRequestError, InputError
 from personae.prompts import LANGUAGES, render
 from personae.records import Character, Language, Message
+from personae.records.base import content_hash
 from personae.records.cast import CastCharacter, CastManifest, CastTurn, Routed
 from personae.records.language import written_in
 from personae.serve.engine import AUTO, ChatWanted, ServedCharacter
@@ -129,7 +130,8 @@ class Voices:
         """Who is asked for: whom the system messages name, else the person's last message.
 
         Some chat programs put all members of a group into the first system messages, and behind
-        the dialogue one that says whose turn it is: that one counts first.
+        the dialogue one that says whose turn it is: that one counts first. Who has not heard the
+        last message does not answer it, whomever it speaks of.
         """
         said = [n for n, line in enumerate(lines) if line.role != "system"]
         first = said[0] if said else len(lines)
@@ -139,15 +141,27 @@ class Voices:
             (x for x in reversed(lines) if x.role == "user" and not x.of_cast and x.text.strip()),
             None,
         )
-        previous = next((x.speaker for x in reversed(lines) if x.of_cast), None)
+        heard = None if asked is None else asked.perceived_by
+        previous = next(
+            (
+                line.speaker
+                for line in reversed(lines)
+                if line.of_cast and (heard is None or line.speaker in heard)
+            ),
+            None,
+        )
         system = self._route(before) if before.strip() else None
         turn = None if behind is None else self._route(behind.text)
         for routed in (turn, system):
             if routed is not None and routed.decision == "accept" and routed.by in _BY_NAME:
                 return _role(routed)
-        if asked is not None and asked.perceived_by is not None and len(asked.perceived_by) == 1:
-            return min(asked.perceived_by)  # nobody else has heard it
+        if heard is not None and len(heard) == 1:
+            return min(heard)
         user = None if asked is None else self._route(asked.text, previous)
+        if heard is not None and user is not None and user.role not in (None, *heard):
+            if previous is not None:
+                return previous
+            user = None
         if user is not None and user.decision == "accept" and user.by != "profile":
             return _role(user)
         for routed in (system, user):
@@ -165,11 +179,12 @@ class Voices:
     def _route(self, text: str, previous: str | None = None) -> Routed:
         if previous is not None:
             return self.cast.route(text, previous=previous)
-        found = self._routes.get(text)
+        key = content_hash(text)  # the texts themselves may be long
+        found = self._routes.get(key)
         if found is None:
             if len(self._routes) >= _ROUTES:
                 self._routes.clear()
-            found = self._routes[text] = self.cast.route(text)
+            found = self._routes[key] = self.cast.route(text)
         return found
 
 
