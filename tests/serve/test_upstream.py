@@ -466,6 +466,20 @@ async def test_a_refusal_means_the_same_here(
     assert engine.busy() == 0
 
 
+async def test_a_refusal_that_shows_the_input_or_places_of_its_machine_is_told_without_them(
+    engine: UpstreamEngine, vllm: RunningVllm, caplog: pytest.LogCaptureFixture
+) -> None:
+    told = "[{'type': 'value_error', 'msg': 'stop is wrong', 'input': {'messages': 'my diary'}}]"
+    vllm.configure(status=400, message=told)
+    with pytest.raises(BadRequestError, match="stop is wrong") as caught:
+        await answer(engine, wanted("Hello"))
+    assert "diary" not in str(caught.value) + caplog.text
+    vllm.configure(status=400, message="/srv/models/a is not at http://10.0.0.7:80/x and/or so")
+    with pytest.raises(BadRequestError, match=r"400: \.\.\. is not at \.\.\. and/or so") as caught:
+        await answer(engine, wanted("Hello"))
+    assert "/srv/models/a" in caplog.text
+
+
 async def test_the_wish_to_be_left_alone_is_passed_on(
     engine: UpstreamEngine, vllm: RunningVllm
 ) -> None:

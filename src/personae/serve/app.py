@@ -119,15 +119,15 @@ class _Service:
         try:
             async with self._refreshing.taken():
                 added = await self._engine.refresh()
-        except InputError as error:  # those beside whatever is wrong may have come in
-            self._served = _served(self._engine)
+        except InputError as error:
             _log.warning("The cast: %s", one_line(str(error)))
             raise ApiError(
                 409, f"The cast cannot be taken in: {error.what}", code="cast_unreadable"
             ) from error
         except PersonaeError as error:
             raise of_engine(error) from error
-        self._served = _served(self._engine)
+        finally:  # those beside whatever is wrong may have come in
+            self._served = _served(self._engine)
         names = [name for name in self._served if name != AUTO]
         return _document({"object": "characters", "added": list(added), "characters": names})
 

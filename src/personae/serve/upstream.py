@@ -18,6 +18,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+import re
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +32,7 @@ from personae.cast.store import MANIFEST, Cast, file_name, read_cast
 from personae.errors import (
     BadRequestError,
     ContentFilterError,
+    ContextLengthError,
     InputError,
     OutputError,
     PersonaeError,
@@ -56,6 +58,7 @@ from personae.models.providers import Dialect, base_url_of
 from personae.models.wire import IDLE_SECONDS, MAX_BODY_BYTES, broken_off, proxy_of
 from personae.records import Call, Message, Sampling, TokenLogprob, Usage
 from personae.records.base import content_hash
+from personae.serve.api_errors import one_line
 from personae.serve.engine import ChatWanted, Finished, ServedCharacter
 from personae.serve.voices import Voices, gained
 
@@ -67,6 +70,10 @@ UPSTREAM = "the upstream server"
 """What clients are told instead of its address."""
 _FINISHES = {"stop": "stop", "length": "length", "eos": "stop", "eos_token": "stop"}
 _TOKEN = "the upstream's token"  # noqa: S105  (a name)
+# What clients are not told and logs do not keep: errors of validation show the input, which may be
+# all that a character was told.
+_ECHO = re.compile(r"(?<=['\"]input['\"]:).*", re.DOTALL)
+_PLACE = re.compile(r"\bhttps?://\S+|(?<![\w/.])/(?:[\w.@+-]+/)+[\w.@+-]*")
 _log = logging.getLogger("personae.serve")
 
 
@@ -436,8 +443,12 @@ class Line:
             key_name=None if self._key is None else self._key.name,
             scrub=self.scrub,
         )
-        _log.warning("%s", found)
-        if isinstance(found, BadRequestError) and not isinstance(found, RejectedError):
+        text = _ECHO.sub("...", str(found))
+        _log.warning("%s", one_line(text))
+        if isinstance(found, RejectedError | ContextLengthError | ContentFilterError):
+            kind = BadRequestError if isinstance(found, RejectedError) else type(found)
+            return kind(_PLACE.sub("...", text))
+        if isinstance(found, BadRequestError):
             # A name that it no longer has, a redirect, no such path: no client asked for that.
             return ServerError(f"{UPSTREAM} does not answer for {model} ({status})")
         return found
