@@ -197,6 +197,13 @@ async def test_a_transfer_dialogue_without_words_needs_an_interviewer_before_any
     assert not (tmp_path / "run").exists()
 
 
+async def test_turns_that_would_change_nothing_are_refused(tmp_path: Path) -> None:
+    turns = [{"character": "Don Quixote", "asked": text} for text in ("Who?", "Why?")]
+    path = kept_script(tmp_path, kind="multi", turns=turns)
+    with pytest.raises(UsageError, match="--turns leads on from questions"):
+        await two_questions(tmp_path, questions=[path], turns=3, interviewer=MODEL)
+
+
 async def test_a_run_is_in_one_language_for_its_rubrics_and_audits_are(tmp_path: Path) -> None:
     turns = [{"character": "Don Quixote", "asked": "你是谁？"}]
     path = kept_script(tmp_path, kind="single", language="zh", turns=turns)

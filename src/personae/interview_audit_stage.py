@@ -36,7 +36,7 @@ from personae.judging.interviews import INTERVIEW_SAMPLING, InterviewCase, cases
 from personae.judging.lift import check_words
 from personae.models.registry import Registry
 from personae.records import Audit, Language, content_hash
-from personae.records.files import read_jsonl
+from personae.records.files import read_jsonl, read_records
 from personae.records.interview import Interview
 from personae.session import RESULTS, Options, new_manifest, open_run
 from personae.stages import seeded
@@ -109,10 +109,7 @@ def read_material(paths: Sequence[Path], language: Language | None = None) -> Ma
     for path in paths:
         run = path if path.is_dir() else path.parent
         file = run / INTERVIEWS if path.is_dir() or path.name == RESULTS else path
-        interviews = [
-            Interview.from_dict(line, path=file, place=f"line {number}")
-            for number, line in read_jsonl(file)
-        ]
+        interviews = read_records(Interview, file)
         if not (run / PROFILES).is_file():
             raise InputError(
                 f"there is no {PROFILES} beside it, which says who the characters are",

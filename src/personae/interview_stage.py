@@ -12,7 +12,7 @@ import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from personae.audit_stage import causes_by_file
 from personae.cast.backend import parse_cast_id, pinned
@@ -51,11 +51,10 @@ from personae.records import (
     Language,
     Manifest,
     Model,
-    Record,
     Sampling,
     content_hash,
 )
-from personae.records.files import read_jsonl, write_atomically
+from personae.records.files import read_records, write_records
 from personae.records.interview import Method
 from personae.records.turns import in_turns
 from personae.session import (
@@ -67,9 +66,7 @@ from personae.session import (
     open_run,
     repair_messages,
 )
-from personae.stages import seeded, write_results
-
-Kept = TypeVar("Kept", bound=Record)
+from personae.stages import seeded
 
 INTERVIEW = "interview"
 IMPORT = "interview import"
@@ -196,6 +193,8 @@ async def interview(
         left_out=unasked,
     )
     _check_led(given, interviewer, transfer)
+    if turns is not None and turns > 1 and not transfer and given:
+        _check_turns(given)
     _check_language(given, language)
     samplings = {
         "model": Sampling.from_dict(
@@ -267,8 +266,8 @@ async def interview(
             raise InputError(f"there is nothing to ask{why}", path=out, mend="Give other questions")
         run.manifest = run.manifest.model_copy(update={"notes": tuple(notes)})
         if options.live:
-            _keep(scripts, out / SCRIPTS)
-            _keep(material.profiles, out / PROFILES)
+            write_records(scripts, out / SCRIPTS)
+            write_records(material.profiles, out / PROFILES)
         return await _hold_and_judge(run, material, scripts)
 
 
@@ -337,9 +336,9 @@ async def import_interviews(
     )
     async with open_run(out, manifest, options, registry=registry) as run:
         if options.live:
-            _keep(found.profiles, out / PROFILES)
-            _keep(found.scripts, out / SCRIPTS)
-            _keep(interviews, out / INTERVIEWS)
+            write_records(found.profiles, out / PROFILES)
+            write_records(found.scripts, out / SCRIPTS)
+            write_records(interviews, out / INTERVIEWS)
         return await _carry_out(run, material, [_Given(i) for i in interviews], profiles)
 
 
@@ -380,6 +379,14 @@ def _check_led(scripts: Sequence[InterviewScript], interviewer: str | None, tran
     if interviewer is None and led:
         raise UsageError(
             f"{led[0].id} leaves the words to an interviewer: give --interviewer MODEL"
+        )
+
+
+def _check_turns(scripts: Sequence[InterviewScript]) -> None:
+    if not any(script.mode == "live" for script in scripts):
+        raise UsageError(
+            "--turns leads on from questions, and these files hold dialogues or scripts, which are "
+            "asked as they stand"
         )
 
 
@@ -615,13 +622,9 @@ async def _one(
 
 
 def _write(run: Run, material: Material, held: Sequence[_Held]) -> None:
-    _keep([one.interview for one in held], run.path / INTERVIEWS)
+    write_records([one.interview for one in held], run.path / INTERVIEWS)
     if material.judges:
-        write_results([row for one in held for row in one.rows], run.path / RESULTS)
-
-
-def _keep(records: Sequence[Record], path: Path) -> None:
-    write_atomically(path, (record.to_json() + "\n" for record in records))
+        write_records((row for one in held for row in one.rows), run.path / RESULTS)
 
 
 def read_interviews(run: Path) -> tuple[Interview, ...]:
@@ -630,7 +633,7 @@ def read_interviews(run: Path) -> tuple[Interview, ...]:
     Raises:
         InputError: there are none, or a line is no interview.
     """
-    return _kept(Interview, run / INTERVIEWS)
+    return read_records(Interview, run / INTERVIEWS)
 
 
 def read_profiles(run: Path) -> tuple[InterviewProfile, ...]:
@@ -639,7 +642,7 @@ def read_profiles(run: Path) -> tuple[InterviewProfile, ...]:
     Raises:
         InputError: as `read_interviews`.
     """
-    return _kept(InterviewProfile, run / PROFILES)
+    return read_records(InterviewProfile, run / PROFILES)
 
 
 def read_kept_scripts(run: Path) -> tuple[InterviewScript, ...]:
@@ -648,14 +651,7 @@ def read_kept_scripts(run: Path) -> tuple[InterviewScript, ...]:
     Raises:
         InputError: as `read_interviews`.
     """
-    return _kept(InterviewScript, run / SCRIPTS)
-
-
-def _kept(record: type[Kept], path: Path) -> tuple[Kept, ...]:
-    return tuple(
-        record.from_dict(line, path=path, place=f"line {number}")
-        for number, line in read_jsonl(path)
-    )
+    return read_records(InterviewScript, run / SCRIPTS)
 
 
 def is_interview_run(manifest: Manifest) -> bool:

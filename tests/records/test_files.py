@@ -9,8 +9,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from personae.errors import InputError, OutputError
-from personae.records import files
-from personae.records.files import read_json, read_jsonl, read_text, write_atomically
+from personae.records import ScriptTurn, files
+from personae.records.files import (
+    read_json,
+    read_jsonl,
+    read_records,
+    read_text,
+    write_atomically,
+    write_records,
+)
 
 
 def given_file(tmp_path: Path, content: bytes) -> Path:
@@ -142,3 +149,15 @@ def test_a_place_below_a_file_cannot_be_written(tmp_path: Path) -> None:
 def test_a_name_that_no_file_can_have_is_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no file can have such a name"):
         read_text(tmp_path / "a\0b")
+
+
+def test_records_come_back_as_they_were_and_what_is_none_is_named(tmp_path: Path) -> None:
+    path = tmp_path / "turns.jsonl"
+    turns = (ScriptTurn(character="林黛玉", asked="谁？\u2028"), ScriptTurn(character="Ada"))
+    write_records(iter(turns), path)
+    assert read_records(ScriptTurn, path) == turns
+    write_records((), path)
+    assert read_records(ScriptTurn, path) == ()
+    path.write_text('{"character": "Ada"}\n\n{"asked": "Who?"}\n', "utf-8")
+    with pytest.raises(InputError, match=r"turns\.jsonl.*line 3.*character"):
+        read_records(ScriptTurn, path)

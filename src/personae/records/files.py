@@ -9,9 +9,12 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from itertools import count, islice
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, TypeVar
 
 from personae.errors import InputError, OutputError
+from personae.records.base import Record
+
+Kept = TypeVar("Kept", bound=Record)
 
 MAX_BYTES = 512 * 2**20
 MAX_LINE = 16 * 2**20
@@ -152,6 +155,23 @@ def files_of(folder: Path, ending: str, root: Path) -> Iterator[Path]:
         if not usable:
             raise InputError("not a regular file", path=path, mend="Remove it")
         yield path
+
+
+def read_records(record: type[Kept], path: Path) -> tuple[Kept, ...]:
+    """The records of a JSONL file.
+
+    Raises:
+        InputError: names the line that is none.
+    """
+    return tuple(
+        record.from_dict(line, path=path, place=f"line {number}")
+        for number, line in read_jsonl(path)
+    )
+
+
+def write_records(records: Iterable[Record], path: Path) -> None:
+    """Write a JSONL file, whole or not at all."""
+    write_atomically(path, (record.to_json() + "\n" for record in records))
 
 
 def write_atomically(path: Path, content: str | bytes | Iterable[str]) -> None:

@@ -26,7 +26,7 @@ from personae.records import (
     Prices,
     content_hash,
 )
-from personae.records.files import read_jsonl
+from personae.records.files import read_records
 from personae.reports.data import (
     CallCounts,
     Cost,
@@ -127,19 +127,7 @@ def read_run(run: Path) -> InterviewRun:
         manifest,
         read_kept_scripts(run) if (run / SCRIPTS).is_file() else (),
         read_interviews(run),
-        read_verdicts(run / RESULTS) if (run / RESULTS).is_file() else (),
-    )
-
-
-def read_verdicts(path: Path) -> tuple[InterviewRow, ...]:
-    """The rows of a results.jsonl of interviews.
-
-    Raises:
-        InputError: names the line that is none.
-    """
-    return tuple(
-        InterviewRow.from_dict(line, path=path, place=f"line {number}")
-        for number, line in read_jsonl(path)
+        read_records(InterviewRow, run / RESULTS) if (run / RESULTS).is_file() else (),
     )
 
 
