@@ -577,6 +577,38 @@ async def test_a_refresh_that_nobody_waits_for_any_more_is_finished(own: CastEng
     assert (await ask(own, wanted("Lin Chong", "Good evening."))).text
 
 
+async def half_refreshed(own: CastEngine) -> None:
+    """Lin Chong and another have been added; the generator could take in Lin Chong alone."""
+    with_a_block(read_cast(folder(own)), "Lin Chong")
+    with_a_block(read_cast(folder(own)), "Another")
+    own.generator.learn("Another", {})  # so that it cannot come in
+    with pytest.raises(UsageError, match="has 'Another' already"):
+        await own.refresh()
+    assert [one.name for one in own.characters()] == list(NAMES)
+    del own.generator._voices["Another"]
+
+
+async def test_a_refresh_that_failed_half_way_is_finished_by_the_next(own: CastEngine) -> None:
+    await half_refreshed(own)
+    assert await own.refresh() == ("Lin Chong", "Another")
+    asked = wanted("Lin Chong", "Good evening.")
+    anew = await opened(folder(own))
+    assert (await ask(own, asked)).text == (await ask(anew, asked)).text
+    await anew.close()
+
+
+async def test_who_came_in_by_half_a_refresh_and_has_changed_since_wants_a_new_start(
+    own: CastEngine,
+) -> None:
+    await half_refreshed(own)
+    cast = read_cast(folder(own))
+    tensors = {name: values.copy() for name, values in cast.tensors.items()}
+    next(iter(tensors.values()))[-2] += 1
+    with_a_block(replace(cast, tensors=tensors), "A Third")
+    with pytest.raises(InputError, match="block 'Lin Chong' is not what it was"):
+        await own.refresh()
+
+
 def changed_block(cast: Cast) -> None:
     tensors = {name: values.copy() for name, values in cast.tensors.items()}
     next(iter(tensors.values()))[1] += 1

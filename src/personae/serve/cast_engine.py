@@ -23,7 +23,7 @@ from personae.cast.layout import layout_of
 from personae.cast.store import Cast, read_cast
 from personae.errors import BadRequestError, ServerError, UsageError
 from personae.records import TokenLogprob
-from personae.records.cast import CastManifest
+from personae.records.cast import CastCharacter, CastManifest
 from personae.serve.engine import ChatWanted, Finished, ServedCharacter
 from personae.serve.voices import Told, Voices, changed_otherwise, gained
 
@@ -108,6 +108,7 @@ class CastEngine:
         self._digests = _digests(cast)
         self._layout = layout_of(generator.base.tokenizer)
         self._refreshing = asyncio.Lock()
+        self._joined: dict[str, CastCharacter] = {}  # since the start
 
     @classmethod
     async def open(cls, path: Path | str, **options: Any) -> Self:
@@ -221,15 +222,30 @@ class CastEngine:
                     raise changed_otherwise(cast, f"the block {block!r} is not what it was")
             voices = await asyncio.to_thread(Voices, replace(cast, tensors={}))
             for name in new:
-                added = self.generator.add(cast, name)
-                try:
-                    await asyncio.wrap_future(added)
-                except asyncio.CancelledError:
-                    if added.cancelled():
-                        raise ServerError("the engine was closed") from None
-                    raise
+                await self._join(cast, name, digests)
             self._voices, self._digests = voices, digests
             return new
+
+    async def _join(self, cast: Cast, name: str, digests: Mapping[str, str]) -> None:
+        """Have the generator learn of a character.
+
+        What it has learnt it keeps, also where the refresh fails at somebody else; then the next
+        refresh finds it there.
+        """
+        one = cast.character(name)
+        if name in self._joined:
+            if self._joined[name] != one:
+                raise changed_otherwise(cast, f"{name!r} is not who it was")
+            return
+        added = self.generator.add(cast, name)
+        try:
+            blocks = await asyncio.wrap_future(added)
+        except asyncio.CancelledError:
+            if added.cancelled():
+                raise ServerError("the engine was closed") from None
+            raise
+        self._joined[name] = one
+        self._digests = {**self._digests, **{block: digests[block] for block in blocks}}
 
 
 def _within(
