@@ -251,6 +251,24 @@ def test_names_are_pinned_by_name_by_alias_and_whatever_their_case(
         pinned(f"cast:{again.path}", ["Lu Zhishen"])
 
 
+def test_a_name_that_several_of_a_cast_go_by_is_pinned_to_none(
+    tmp_path: Path, tiny_base: Path
+) -> None:
+    whole = small_cast(tmp_path / "c", tiny_base)
+    alike = [c.model_copy(update={"aliases": ("Captain",)}) for c in whole.manifest.characters]
+    again = write_cast(
+        tmp_path / "d",
+        base=whole.manifest.base,
+        rank=4,
+        alpha=8.0,
+        blocks=whole.manifest.blocks,
+        characters=alike,
+        tensors=whole.tensors,
+    )
+    with pytest.raises(UsageError, match=f"may be {ADA} or {WU}"):
+        pinned(f"cast:{again.path}", ["captain"])
+
+
 def test_a_profile_stands_before_the_system_message_of_who_has_nothing_else(
     tmp_path: Path, tiny_base: Path
 ) -> None:

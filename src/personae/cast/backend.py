@@ -119,21 +119,25 @@ def pinned(model_id: str, names: Sequence[str]) -> dict[str, str]:
     A name that only differs in case, or an alias, is that character's.
 
     Raises:
-        UsageError: one of them is not of the cast.
+        UsageError: one of them is not of the cast, or may be several of it.
         InputError: there is no cast.
     """
     path = parse_cast_id(model_id).path
     bearers = Bearers(read_manifest(path).characters)
     made = {}
     for name in names:
-        found = next(iter(bearers.of(name)), None)
-        if found is None:
+        found = bearers.of(name)
+        if not found:
             known = ", ".join(bearers.names)
             raise UsageError(
-                f"{model_id} has no {name!r}; there are {known}. Add the character "
-                f"with personae cast add, or give another model with --character '{name}=MODEL'"
+                f"{model_id} has no {name!r}; there are {known}. Add the character with "
+                f"personae cast add, or have another model play {name!r}"
             )
-        made[name] = f"{SCHEME}:{path}#{found}"
+        if len(found) > 1:
+            raise UsageError(
+                f"{model_id}: {name!r} may be {' or '.join(found)}. Give the card that one's name"
+            )
+        made[name] = f"{SCHEME}:{path}#{found[0]}"
     return made
 
 
