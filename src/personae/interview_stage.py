@@ -431,11 +431,9 @@ def _voices(
 def _speakers(model: str, method: Method, is_cast: bool, names: Sequence[str]) -> dict[str, str]:
     if is_cast and method == "cast":
         asked = parse_cast_id(model)
-        if asked.base:
-            raise UsageError(f"{model} is the base alone: ask it under prompt or rag")
-        if asked.name is None:
+        if asked.name is None and not asked.base:
             return pinned(model, names)
-        if len(names) > 1:
+        if asked.name is not None and len(names) > 1:
             raise UsageError(
                 f"{model} plays one character, and there are {len(names)}: give "
                 f"{CAST}:{asked.path}, which plays each"
