@@ -86,7 +86,9 @@ async def test_a_model_that_is_not_there_is_not_found(name: str) -> None:
     )  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["ada byron", "ADA BYRON", "the countess"])
+@pytest.mark.parametrize(
+    "name", ["ada byron", "ADA BYRON", "the countess", "Ada_Byron", "ａｄａ　ｂｙｒｏｎ"]
+)
 async def test_case_does_not_count_and_an_alias_will_do(name: str) -> None:
     here = Here()
     assert (await here.get(f"/v1/models/{name}")).json["id"] == "Ada Byron"

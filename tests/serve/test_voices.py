@@ -142,6 +142,13 @@ def test_who_has_not_heard_the_last_message_does_not_answer_it() -> None:
     assert answers(whisper, said("[Write the next reply only as Alice.]", "system")) == ALICE
 
 
+@pytest.mark.parametrize("fields", [{}, {"aliases": ("AUTO",)}])
+def test_nobody_is_called_auto(fields: dict[str, Any]) -> None:
+    name = "Bob" if fields else "Auto"
+    with pytest.raises(InputError, match=f"{name!r} goes by the name 'auto'"):
+        Voices(cast_of({name: card(name)}, **{name: fields}))
+
+
 def test_long_texts_are_not_remembered() -> None:
     voices = Voices(STARTERS)
     long = said("You are Alice. " + "x" * 100_000, "system")

@@ -5,17 +5,29 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from itertools import combinations
+from typing import Protocol
 
 from personae.characters.prompt import plain_name
-from personae.records.cast import CastCharacter
 
 _NO_LETTER = re.compile(r"[\W_]+")
+
+
+class Named(Protocol):
+    """Whoever has a name, and perhaps others."""
+
+    @property
+    def name(self) -> str:
+        """The name."""
+
+    @property
+    def aliases(self) -> Sequence[str]:
+        """The others."""
 
 
 class Bearers:
     """Who goes by a name: nobody, one, or several where it means none for certain."""
 
-    def __init__(self, characters: Sequence[CastCharacter]) -> None:
+    def __init__(self, characters: Sequence[Named]) -> None:
         self.names = tuple(one.name for one in characters)
         plain: dict[str, dict[str, None]] = {}
         bare: dict[str, dict[str, None]] = {}

@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from personae.cast.bearers import Bearers
 from personae.errors import InputError, PersonaeError
 from personae.serve.answering import Answer
 from personae.serve.api_errors import ApiError, of_engine, one_line, unforeseen, unknown_model
@@ -69,7 +70,7 @@ class _Service:
     def __init__(self, engine: Engine, settings: ServeSettings, closing: Closing) -> None:
         self._engine, self._settings, self._closing = engine, settings, closing
         self._created = int(time.time())
-        self._served = _served(engine)
+        self._look()
         self._ill: str | None = None
         self._probed: float | None = None
         self._probing = asyncio.Lock()
@@ -127,7 +128,7 @@ class _Service:
         except PersonaeError as error:
             raise of_engine(error) from error
         finally:  # those beside whatever is wrong may have come in
-            self._served = _served(self._engine)
+            self._look()
         names = [name for name in self._served if name != AUTO]
         return _document({"object": "characters", "added": list(added), "characters": names})
 
@@ -154,20 +155,19 @@ class _Service:
                 self._ill, self._probed = why, now
             return self._ill
 
+    def _look(self) -> None:
+        """Whom the engine has."""
+        served = (*self._engine.characters(), _AUTO)
+        self._served = {one.name: one for one in served}
+        self._bearers = Bearers(served)
+
     def _named(self, model: str) -> str:
-        """The name of a model that was asked for: case does not count, an alias will do.
+        """The name of a model that was asked for: only letters and digits count, an alias will do.
 
         Raises:
             ApiError: 404: there is none, or there are several.
         """
-        if model in self._served:
-            return model
-        loosely = model.casefold()
-        found = [
-            name
-            for name, character in self._served.items()
-            if loosely in {n.casefold() for n in (name, *character.about.get("aliases", ()))}
-        ]
+        found = self._bearers.spelt(model)
         if len(found) != 1:
             raise unknown_model(model)
         return found[0]
@@ -175,10 +175,6 @@ class _Service:
     async def _body(self, request: Request) -> bytes:
         settings = self._settings
         return await read_body(request, most=settings.max_body, seconds=settings.body_timeout)
-
-
-def _served(engine: Engine) -> dict[str, ServedCharacter]:
-    return {c.name: c for c in (*engine.characters(), _AUTO)}
 
 
 def _document(document: Any, status: int = 200) -> Response:

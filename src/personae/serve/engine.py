@@ -100,6 +100,11 @@ class ServedCharacter:
     name: str
     about: dict[str, Any]
 
+    @property
+    def aliases(self) -> tuple[str, ...]:
+        """Other names that mean it."""
+        return tuple(self.about.get("aliases", ()))
+
 
 class Engine(Protocol):
     """Who speaks."""

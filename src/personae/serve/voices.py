@@ -54,13 +54,20 @@ class Voices:
         cast: its blocks are not looked at.
 
     Raises:
-        InputError: `extensions.personae` of a card is malformed.
+        InputError: `extensions.personae` of a card is malformed; a character is called `auto`.
     """
 
     def __init__(self, cast: Cast) -> None:
         self.cast = cast
         characters = cast.manifest.characters
         self._bearers = Bearers(characters)
+        if taken := self._bearers.spelt(AUTO):
+            raise InputError(
+                f"{taken[0]!r} goes by the name {AUTO!r}, by which requests are routed, and could "
+                "not be asked",
+                path=cast.path / MANIFEST,
+                mend="Give the character another name",
+            )
         company = {one.name: cast.cards.get(one.name) for one in characters}
         aliases = {one.name: one.aliases for one in characters}
         self._secrets: dict[Language, tuple[CardSecret, ...]] = {
