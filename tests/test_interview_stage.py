@@ -6,10 +6,12 @@ from typing import Any
 
 import pytest
 
+from personae.characters.card import card_of
 from personae.cli import main
 from personae.errors import InputError, StoppedEarlyError, UsageError
 from personae.interview.questions import INTERVIEWS, SCRIPTS
 from personae.interview_stage import (
+    METHODS,
     PROFILES,
     Interviewed,
     import_interviews,
@@ -19,9 +21,10 @@ from personae.interview_stage import (
     read_profiles,
 )
 from personae.journal.store import Journal
-from personae.records import InterviewRow
+from personae.records import Character, InterviewRow
 from personae.records.files import read_jsonl
 from personae.session import JOURNAL, RESULTS, Options, read_manifest
+from tests.cast.serving import small_cast
 
 SCRIPT = Path(__file__).parent / "scripts" / "interview.py"
 MODEL = f"scripted:{SCRIPT}"
@@ -179,6 +182,36 @@ async def test_one_character_of_a_cast_does_not_play_the_others(tmp_path: Path) 
         await interview(
             CAST, tmp_path / "run", ["cast:nowhere#Don Quixote"], [MODEL], questions=[path]
         )
+
+
+async def test_a_cast_stands_beside_its_own_base_and_another_model(
+    tmp_path: Path, tiny_base: Path
+) -> None:
+    cast = small_cast(tmp_path / "cast", tiny_base)
+    cards = tmp_path / "cards"
+    cards.mkdir()
+    for name in ("Ada Byron", "wu  song"):  # as somebody may write them
+        card = Character(name=name, description="Keeps the inn.")
+        (cards / f"{name}.json").write_text(json.dumps(card_of(card).document), "utf-8")
+    path = questions(tmp_path, "Where were you born?")
+    model = f"cast:{cast.path}"
+    done = await interview(
+        [cards], tmp_path / "run", [model, MODEL], [MODEL], questions=[path],
+        methods=("prompt", "rag", "cast"), sampling={"max_tokens": 24, "temperature": 1.0},
+    )  # fmt: skip
+    assert {i.failure for i in done.interviews} == {None}
+    by_voice = {(i.model, i.method, i.characters[0]): i for i in done.interviews}
+    assert by_voice.keys() == {
+        *((model, method, name) for method in METHODS for name in ("Ada Byron", "wu song")),
+        *((MODEL, method, name) for method in METHODS[:2] for name in ("Ada Byron", "wu song")),
+    }
+    assert read_manifest(tmp_path / "run").models["model"] == (
+        f"{model}#base", f"{model}#Ada Byron", f"{model}#Wu Song", MODEL,
+    )  # fmt: skip
+    said = {method: by_voice[model, method, "Ada Byron"].exchanges[0].answer for method in METHODS}
+    assert said["cast"] != by_voice[model, "cast", "wu song"].exchanges[0].answer, "other blocks"
+    assert len(set(said.values())) > 1
+    assert {(row.model, row.method) for row in done.rows} == {v[:2] for v in by_voice}
 
 
 def kept_script(folder: Path, **fields: Any) -> Path:
