@@ -293,6 +293,17 @@ def test_a_prompt_that_fills_the_context_is_refused(generator: CastGenerator) ->
         generator.submit(greedy(generator, "a" * 2048, ADA))
 
 
+def test_a_prompt_that_fills_the_memory_for_keys_is_refused(cast: Cast, tiny_base: Path) -> None:
+    generator = generator_of(cast, tiny_base, kv_bytes=100 * 2 * 2 * 2 * 16 * 4)
+    assert generator.context == 100  # layers, keys and values, heads, width, bytes of a float
+    with pytest.raises(ContextLengthError, match="100"):
+        generator.submit(greedy(generator, "a" * 100, ADA))
+    asked = greedy(generator, "a" * 40, ADA, max_tokens=200)
+    found = generator.run([asked])[0]
+    assert len(asked.prompt.ids) + found.tokens_out <= 100
+    generator.close()
+
+
 def test_a_full_context_ends_a_reply(generator: CastGenerator) -> None:
     found = generator.run([greedy(generator, "a" * 2040, ADA, max_tokens=100)])[0]
     assert (found.finish, found.tokens_out) == ("length", 8)

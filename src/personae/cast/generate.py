@@ -200,8 +200,9 @@ class CastGenerator:
     Args:
         base: the model; the stack stands in it already.
         rows: how many replies are generated at once.
-        kv_bytes: of the keys and values of the replies under way; further ones wait. None: 1 GiB,
-            on CUDA at least a third of the memory that is free.
+        kv_bytes: of the keys and values of the replies under way; further ones wait, and a prompt
+            that alone needs more is refused. None: 1 GiB, on CUDA at least a third of the memory
+            that is free.
         kept_bytes: of those kept from finished replies.
         prefill_tokens: of prompts that are read between two steps of those who speak; None: 4096,
             on a CPU 512. A longer prompt is read in parts.
@@ -244,14 +245,18 @@ class CastGenerator:
         )
         self._ends = _end_tokens(self._model, self._tokenizer)
         config = self._model.config.get_text_config()
-        # What writes none (ALiBi) has no end of its own; the cap on bytes holds there too.
-        self.context: int = getattr(config, "max_position_embeddings", None) or _CONTEXT
         heads = getattr(config, "num_key_value_heads", None) or config.num_attention_heads
         width = getattr(config, "head_dim", None) or (
             config.hidden_size // config.num_attention_heads
         )
         self._token_bytes = (
             2 * config.num_hidden_layers * heads * width * self._model.dtype.itemsize
+        )
+        # What writes none (ALiBi) has no end of its own. A reply that is alone waits for nobody's
+        # room, so the bytes bound its length.
+        self.context: int = min(
+            getattr(config, "max_position_embeddings", None) or _CONTEXT,
+            max(1, self._kv_bytes // self._token_bytes),
         )
         accepted = inspect.signature(self._model.forward).parameters
         self._last_only = "logits_to_keep" in accepted
