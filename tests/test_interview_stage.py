@@ -301,6 +301,14 @@ async def test_published_interviews_are_judged_and_what_is_unfit_is_reported(tmp
     assert any("empty" in note for note in read_manifest(tmp_path / "run").notes)
 
 
+async def test_of_a_limited_import_the_run_holds_what_it_says_and_no_more(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    await import_interviews([published(tmp_path)], run, [MODEL], limit=1)
+    (kept,) = read_interviews(run)
+    assert [script.id for script in read_kept_scripts(run)] == [kept.script_id]
+    assert "1 of the 2 interviews (--limit)" in read_manifest(run).notes
+
+
 async def test_without_judges_an_import_is_kept_and_can_be_judged_later(tmp_path) -> None:
     path = published(tmp_path)
     await import_interviews([path], tmp_path / "run")

@@ -302,7 +302,12 @@ async def import_interviews(
     found = import_dialogues(files, people, language=language)
     _check_language(found.interviews, language)
     interviews = _limited_interviews(found.interviews, limit)
-    profiles = {p.name: p for p in found.profiles}
+    notes = found.notes
+    if len(interviews) < len(found.interviews):
+        notes += (f"{len(interviews)} of the {len(found.interviews)} interviews (--limit)",)
+    asked = {one.script_id for one in interviews}
+    called = {name for one in interviews for name in one.characters}
+    profiles = {p.name: p for p in found.profiles if p.name in called}
     if judges:
         _check_known(interviews, profiles)
     sampling = seeded(INTERVIEW_SAMPLING, seed)
@@ -330,14 +335,14 @@ async def import_interviews(
         rubric_hash=interview_rubric_hash(language),
         made_from=(
             *sorted(content_hash(i.to_dict()) for i in interviews),
-            *sorted(content_hash([p.name, p.text]) for p in found.profiles),
+            *sorted(content_hash([p.name, p.text]) for p in profiles.values()),
         ),
-        notes=found.notes,
+        notes=notes,
     )
     async with open_run(out, manifest, options, registry=registry) as run:
         if options.live:
-            write_records(found.profiles, out / PROFILES)
-            write_records(found.scripts, out / SCRIPTS)
+            write_records(profiles.values(), out / PROFILES)
+            write_records((s for s in found.scripts if s.id in asked), out / SCRIPTS)
             write_records(interviews, out / INTERVIEWS)
         return await _carry_out(run, material, [_Given(i) for i in interviews], profiles)
 
