@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from personae.journal.flow import Watcher, each
 from personae.judging.rubrics import rubric_set
@@ -109,43 +109,70 @@ async def write_questions(
     distinct = Distinct(SAME_QUESTION)
     for text in asked:
         distinct.add(text)
+
+    def call(wanted: int, repeat: int, found: Sequence[tuple[str, str]]) -> Call:
+        return Call(
+            role="examiner",
+            model=plan.examiner,
+            messages=render(
+                "questions",
+                plan.language,
+                task=task,
+                persona=persona.description,
+                environments=list(environments),
+                count=wanted,
+                accepted=[*asked, *(text for _, text in found)],
+            ),
+            reply_schema=questions_schema(wanted, environments),
+            sampling=plan.sampling,
+            repeat=repeat,
+            meta={"stage": "questions", "persona": persona.id, "task": task.value},
+        )
+
+    def read(item: Mapping[str, str]) -> tuple[str, str]:
+        return item["environment"], item["question"].strip()
+
+    return await until_enough(model, call, read, count, distinct, who="examiner")
+
+
+async def until_enough(
+    model: Model,
+    call: Callable[[int, int, Sequence[tuple[str, str]]], Call],
+    read: Callable[[Any], tuple[str, str]],
+    count: int,
+    distinct: Distinct,
+    *,
+    who: str,
+) -> tuple[list[tuple[str, str]], str]:
+    """Ask for questions until `count` of them differ, or four rounds brought nothing new.
+
+    Args:
+        call: asks for so many; which time it is, from 0; what has been accepted so far.
+        read: what an element of the reply's `questions` belongs to, and its words.
+        distinct: takes up what is accepted.
+        who: writes them, for the cause.
+
+    Returns:
+        what was accepted, and why it is fewer; empty where it is not.
+    """
     found: list[tuple[str, str]] = []
     cause = ""
     repeat = 0
     idle = 0
     while len(found) < count and idle < ROUNDS:
-        wanted = min(BATCH, count - len(found))
-        reply = await model.ask(
-            Call(
-                role="examiner",
-                model=plan.examiner,
-                messages=render(
-                    "questions",
-                    plan.language,
-                    task=task,
-                    persona=persona.description,
-                    environments=list(environments),
-                    count=wanted,
-                    accepted=[*asked, *(text for _, text in found)],
-                ),
-                reply_schema=questions_schema(wanted, environments),
-                sampling=plan.sampling,
-                repeat=repeat,
-                meta={"stage": "questions", "persona": persona.id, "task": task.value},
-            )
-        )
+        reply = await model.ask(call(min(BATCH, count - len(found)), repeat, found))
         repeat += 1
         fresh = 0
         if reply.ok:
             for item in reply.value["questions"]:
-                text = item["question"].strip()
+                about, text = read(item)
                 if text and len(found) < count and distinct.add(text):
-                    found.append((item["environment"], text))
+                    found.append((about, text))
                     fresh += 1
-            cause = "the examiner repeated itself"
+            cause = f"the {who} repeated itself"
         else:
             assert reply.failure is not None
-            cause = f"the examiner failed: {reply.failure.cause}"
+            cause = f"the {who} failed: {reply.failure.cause}"
         idle = 0 if fresh else idle + 1
     return found, "" if len(found) == count else cause
 

@@ -16,6 +16,7 @@ from typing import Any
 
 from personae.characters.prompt import persona_line
 from personae.errors import InputError
+from personae.interview.build import EXAMINER_SAMPLING, SAME_QUESTION, until_enough
 from personae.interview.names import Names, names_of
 from personae.interview.people import Interviewee
 from personae.judging.answers import (
@@ -48,13 +49,9 @@ from personae.records.similarity import Distinct, normalised
 SCRIPTS = "scripts.jsonl"
 INTERVIEWS = "interviews.jsonl"
 
-WRITER_SAMPLING = Sampling(temperature=0.9, top_p=0.9, max_tokens=3000)
-"""As PersonaGym's examiner (section 4, "Environment and Question Generation")."""
+WRITER_SAMPLING = EXAMINER_SAMPLING
+"""Whoever writes questions does the work of PersonaGym's examiner."""
 
-BATCH = 10
-ROUNDS = 4
-# As in `interview.build`: questions about one life share many words by nature.
-SAME_QUESTION = 0.75
 TEMPTING_SHARE = 0.1
 """Of written questions. Of the published ones it is five of about ninety for each character; a
 tenth leaves one among ten."""
@@ -561,40 +558,28 @@ async def _written(
     accepted: Sequence[str],
 ) -> tuple[list[str], str]:
     """Up to `count` new questions about a topic, and why there are fewer."""
-    found: list[str] = []
-    cause, idle, repeat = "", 0, 0
-    while len(found) < count and idle < ROUNDS:
-        wanted = min(BATCH, count - len(found))
-        reply = await model.ask(
-            Call(
-                role="interviewer",
-                model=writer,
-                messages=render(
-                    "questioning/write",
-                    language,
-                    name=person.name,
-                    profile=_told(person, language),
-                    topic=topic.id,
-                    count=wanted,
-                    accepted=[*accepted, *found],
-                ),
-                reply_schema=interview_questions_schema(wanted),
-                sampling=sampling,
-                repeat=repeat,
-                meta={"stage": "questions", "character": person.name, "topic": topic.id},
-            )
+
+    def call(wanted: int, repeat: int, found: Sequence[tuple[str, str]]) -> Call:
+        return Call(
+            role="interviewer",
+            model=writer,
+            messages=render(
+                "questioning/write",
+                language,
+                name=person.name,
+                profile=_told(person, language),
+                topic=topic.id,
+                count=wanted,
+                accepted=[*accepted, *(text for _, text in found)],
+            ),
+            reply_schema=interview_questions_schema(wanted),
+            sampling=sampling,
+            repeat=repeat,
+            meta={"stage": "questions", "character": person.name, "topic": topic.id},
         )
-        repeat += 1
-        fresh = 0
-        if reply.ok:
-            for one in reply.value["questions"]:
-                text = " ".join(one.split())
-                if text and len(found) < count and distinct.add(text):
-                    found.append(text)
-                    fresh += 1
-            cause = "the writer repeated itself"
-        else:
-            assert reply.failure is not None
-            cause = f"the writer failed: {reply.failure.cause}"
-        idle = 0 if fresh else idle + 1
-    return found, cause
+
+    def read(text: str) -> tuple[str, str]:
+        return topic.id, " ".join(text.split())
+
+    found, cause = await until_enough(model, call, read, count, distinct, who="writer")
+    return [text for _, text in found], cause
