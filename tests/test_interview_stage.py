@@ -106,6 +106,20 @@ async def test_transfer_dialogues_change_the_character_and_have_one_metric(tmp_p
     assert [i.exchanges for i in again.interviews] == [i.exchanges for i in done.interviews]
 
 
+async def test_a_place_that_is_given_holds_for_dialogues_that_begin_with_no_question(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "generated_agent_interview_Don_Quixote.json"
+    path.write_text(json.dumps([{"question": "Whom do you love?"}]), "utf-8")
+    done = await two_questions(
+        tmp_path, questions=[path], transfer=True, interviewer=MODEL, location="A barn", limit=2
+    )
+    assert {one.location for one in done.interviews} == {"A barn"}
+    assert {one.exchanges[0].character for one in done.interviews} == {
+        "Sherlock Holmes", "Don Quixote",
+    }  # fmt: skip
+
+
 async def test_written_questions_cover_the_topics_and_tempt_out_of_the_role(tmp_path) -> None:
     done = await two_questions(tmp_path, questions=(), generate=4, interviewer=MODEL)
     assert len(done.interviews) == 8

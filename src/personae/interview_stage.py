@@ -32,6 +32,7 @@ from personae.interview.questions import (
     MAX_TURNS,
     SCRIPTS,
     WRITER_SAMPLING,
+    placed,
     read_scripts,
     write_questions,
 )
@@ -260,6 +261,7 @@ async def interview(
                 seed=seed,
                 live=interviewer is not None and generate is None,
             )
+            scripts = tuple(placed(script, location, status) for script in scripts)
         scripts = _limited(scripts, None if transfer else limit)
         if not scripts and not run.dry:
             why = f": {'; '.join(notes[:3])}" if notes else ""

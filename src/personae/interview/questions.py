@@ -202,15 +202,10 @@ def read_scripts(
     """
     found: dict[str, InterviewScript] = {}
     strangers: list[str] = []
-    changed = {
-        key: value
-        for key, value in (("location", location), ("status", status))
-        if value is not None
-    }
     for path in _files(paths):
         reading = _Reading(path, tuple(people), turns, language)
         for script in reading.scripts():
-            mine = script.model_copy(update=changed) if changed else script
+            mine = placed(script, location, status)
             if not _asks_the_same(mine, found.setdefault(mine.id, mine)):
                 raise InputError(
                     f"two scripts have the id {mine.id} and differ in words, place or status",
@@ -239,6 +234,12 @@ def read_scripts(
             mend="Give their cards under --characters, or other questions",
         )
     return tuple(found.values())
+
+
+def placed(script: InterviewScript, location: str | None, status: str | None) -> InterviewScript:
+    """The script at that place and in that status; None leaves what it says."""
+    given = {"location": location, "status": status}
+    return script.model_copy(update={key: v for key, v in given.items() if v is not None})
 
 
 def _asks_the_same(one: InterviewScript, other: InterviewScript) -> bool:
