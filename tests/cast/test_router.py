@@ -320,6 +320,7 @@ WORDS = st.sampled_from(
 
 
 @given(st.one_of(st.text(), st.lists(WORDS).map(" ".join), st.lists(WORDS).map("".join)))
+@example("\rAda")
 @example("İ" * 5_000)
 @example("的" * 5_000)
 @example("扮演" * 3_000)

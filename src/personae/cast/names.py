@@ -270,7 +270,7 @@ class NameBook:
             behind = text[found[end - 1].end :]
         behind = behind.lstrip(" " + _QUOTES)
         opens = (
-            not before
+            not before.strip()
             or bool(_CLAUSE_END.match(before[-1]))
             or (
                 not han
