@@ -381,6 +381,17 @@ def test_two_models_are_compared_under_one_method_and_in_one_mode() -> None:
     assert {d.estimate.mean for d in found} == {-2}
 
 
+def test_systems_are_compared_where_the_same_judges_were_asked() -> None:
+    rows = [
+        *verdicts("a1", 2, judge="severe"), *verdicts("a1", 7, judge="mild", model="m2"),
+        *verdicts("a2", 3, judge="severe"), *verdicts("a2", 5, judge="severe", model="m2"),
+        *verdicts("a2", 4, judge="mild"), *verdicts("a2", 4, judge="mild", model="m2"),
+    ]  # fmt: skip
+    found = by_what(rows)["average"]
+    assert (found.scripts, figures(found.estimate)) == (1, (-1, 1, 0))
+    assert interview_differences(Verdicts(rows[:14])) == [], "another judge, another scale"
+
+
 def test_transfer_is_compared_script_by_script() -> None:
     rows = [
         transfer("t1", 5), transfer("t2", 3),

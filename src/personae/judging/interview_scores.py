@@ -129,7 +129,7 @@ class InterviewDifference(Record):
         what: a metric, `average` or `average_without_stab`.
         scripts: those of which both have a score.
         estimate: the mean over characters of the mean over their scripts; `missing` is the share of
-            the scripts that both held where either has no score.
+            the scripts that both held, judged by the same judges, where either has no score.
     """
 
     model: str
@@ -226,6 +226,10 @@ class Verdicts:
     def asked(self, judge: str) -> frozenset[Unit]:
         """The interviews that a judge was asked about."""
         return frozenset(unit for (unit, _), judges in self._asked.items() if judge in judges)
+
+    def asked_of(self, unit: Unit, what: str) -> tuple[tuple[str, ...], ...]:
+        """Who was asked about an interview, on a metric or on each of an average's."""
+        return tuple(self._asked.get((unit, metric), ()) for metric in _PARTS.get(what, (what,)))
 
     def of_judge(self, judge: str, what: str) -> dict[Unit, float]:
         """What one judge gave: on a metric, or an average of what it gave."""
@@ -491,7 +495,8 @@ def interview_agreement(
 def interview_differences(verdicts: Verdicts, *, seed: int = 0) -> list[InterviewDifference]:
     """Every two methods of one model, and every two models under one method, on the same scripts.
 
-    Within one mode and language. Averages first, then the metrics that both were judged on.
+    Within one mode and language, on scripts of which the same judges were asked. Averages first,
+    then the metrics that both were judged on.
     """
     held: dict[tuple[InterviewMode, Language], dict[tuple[str, Method], dict[str, list[Unit]]]] = (
         defaultdict(lambda: defaultdict(lambda: defaultdict(list)))
@@ -506,7 +511,13 @@ def interview_differences(verdicts: Verdicts, *, seed: int = 0) -> list[Intervie
             mine, theirs = systems[one], systems[other]
             both = sorted(mine.keys() & theirs.keys())
             for what in (AVERAGE, WITHOUT_STAB, *METRICS):
-                scripts = [s for s in both if mine[s][0].transfer == (what == TRANSFER)]
+                scripts = [
+                    s
+                    for s in both
+                    if mine[s][0].transfer == (what == TRANSFER)
+                    # A mild panel less a severe one would be a difference of the panels.
+                    and len({verdicts.asked_of(u, what) for u in (*mine[s], *theirs[s])}) == 1
+                ]
                 if not scripts:
                     continue
                 gaps = {
