@@ -34,13 +34,17 @@ def slugs(page: Path) -> set[str]:
 
 
 def command_lines(text: str) -> Iterator[str]:
-    """Lines of code blocks that call `personae`, continued lines joined, comments taken off."""
+    """Lines of code blocks that call `personae`; continued lines joined, without what stands around.
+
+    That is comments, and variables of the environment before the command.
+    """
     fenced = "\n".join(body for _, _, body in FENCE.findall(text))
     indented = re.findall(r"^(?: {4}|\t)(.*)$", FENCE.sub("", text), re.MULTILINE)
     code = re.sub(r"\\\n\s*", " ", fenced + "\n" + "\n".join(indented))
     for line in code.splitlines():
-        if line.strip().startswith("personae "):
-            yield re.sub(r"\s+#\s.*$", "", line.strip())
+        called = re.sub(r"^(?:[A-Z_]+=\S* )+", "", line.strip())
+        if called.startswith("personae "):
+            yield re.sub(r"\s+#\s.*$", "", called)
 
 
 def command(words: list[str]) -> tuple[argparse.ArgumentParser, list[str]] | None:

@@ -8,18 +8,27 @@ import shutil
 from pathlib import Path
 
 import pytest
+from openai import AuthenticationError, OpenAI
 
 import personae
+from personae.cast.store import write_cast
 from personae.characters.starter import starter_scenes
 from personae.cli import main
+from personae.interview_stage import read_interviews
+from personae.records.cast import Block, CastCharacter
 from tests.cast.conftest import write_tiny_model
+from tests.cast.serving import loaded, random_blocks
+from tests.commands.test_serve import Running, running
 from tests.conftest import ROOT
+from tests.serve.vllm_stub import start_vllm
 from tests.test_docs import FENCE, command_lines
 
 TEXT = (ROOT / "README.md").read_text("utf-8")
 PYTHON = re.compile(r"<!-- python: ([^>]*?) -->\n```python\n(.*?)```", re.DOTALL)
 GYM = Path(__file__).parent / "scripts" / "gym.py"
 WORLD = Path(__file__).parent / "scripts" / "world.py"
+INTERVIEW = Path(__file__).parent / "scripts" / "interview.py"
+QUESTIONS = "Who are you?\nDo you know what a telephone is?\n"
 HELD_OUT = "".join(
     json.dumps({"character": name, "messages": [
         {"role": "user", "content": question}, {"role": "assistant", "content": answer}
@@ -31,7 +40,7 @@ HELD_OUT = "".join(
         ("Don Quixote", "Where is your lance?", "Where my honour is: at the ready."),
     )
 )  # fmt: skip
-MODEL_OPTIONS = ("--model", "--judge", "--examiner", "--exemplars", "--characters", "--narrator")
+MODEL_OPTIONS = ("--model", "--judge", "--examiner", "--exemplars", "--narrator", "--interviewer")
 
 
 def block(language: str, holding: str) -> str:
@@ -55,9 +64,10 @@ def with_scripts(words: list[str], folder: Path, of: Path = GYM) -> list[str]:
     of_models = False
     for word in words:
         if word.startswith("--"):
-            of_models = word in MODEL_OPTIONS
+            # To `play` characters are models; to `interview` they are cards.
+            of_models = word in MODEL_OPTIONS or (word == "--characters" and words[0] == "play")
             made.append(word)
-        elif of_models:
+        elif of_models and not word.startswith("cast:"):
             lift, _, model = word.rpartition("lift:")
             script = folder / (re.sub(r"\W+", "-", model) + ".py")
             shutil.copy(of, script)
@@ -140,6 +150,7 @@ def test_the_commands_of_the_cast_do_what_the_page_says(
     base = write_tiny_model(tmp_path_factory.mktemp("base"))
     (here / "held-out.jsonl").write_text(HELD_OUT, encoding="utf-8")
     lines = [line for line in command_lines(TEXT) if "baker-street" in line]
+    lines = [line for line in lines if shlex.split(line)[1] in ("cast", "eval")]
     kinds = [" ".join(shlex.split(line)[1:3]) for line in lines]
     assert kinds == [
         "cast train", "cast route", "cast chat", "cast add", "cast eval", "eval bench.jsonl",
@@ -157,7 +168,7 @@ def test_the_commands_of_the_cast_do_what_the_page_says(
             build = "bench build --personas people.txt --examiner M --exemplars M --questions 1"
             examined = with_scripts([*build.split(), "--out", "bench.jsonl"], here)
             assert main(examined) == 0, capsys.readouterr().err
-            words = [words[0], words[1], *words[2:4], *with_scripts(words[4:], here)]
+            words = with_scripts(words, here)
             words += ["--limit", "1", "--max-tokens", "8"]
         capsys.readouterr()
         assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
@@ -165,6 +176,86 @@ def test_the_commands_of_the_cast_do_what_the_page_says(
             assert json.loads(capsys.readouterr().out)["role"] == "Sherlock Holmes"
     assert (here / "adapters" / "Sherlock-Holmes" / "adapter_config.json").is_file()
     assert (here / "runs" / "cast" / "report.html").is_file()
+
+
+def write_baker_street(folder: Path, base_folder: Path) -> Path:
+    """The page's cast with random blocks, over a base that reads a whole card by its bytes."""
+    config = base_folder / "config.json"
+    whole = {**json.loads(config.read_text("utf-8")), "max_position_embeddings": 32768}
+    config.write_text(json.dumps(whole), encoding="utf-8")
+    base = loaded(base_folder)
+    names = ("Sherlock Holmes", "Don Quixote")
+    write_cast(
+        folder,
+        base=base.ref,
+        rank=2,
+        alpha=4.0,
+        blocks=[Block(name=name) for name in ("shared", *names)],
+        characters=[CastCharacter(name=n, weights={"shared": 1.0, n: 1.0}) for n in names],
+        tensors=random_blocks(base, 3, 2, seed=1),
+        mode="full",
+    )
+    return folder
+
+
+def test_the_commands_of_the_interviews_do_what_the_page_says(
+    here, tmp_path_factory, capsys
+) -> None:
+    write_baker_street(here / "baker-street", write_tiny_model(tmp_path_factory.mktemp("base")))
+    (here / "questions.txt").write_text(QUESTIONS, encoding="utf-8")
+    lines = [
+        line for line in command_lines(TEXT) if "runs/interviews" in line or "runs/led" in line
+    ]
+    assert [shlex.split(line)[1] for line in lines] == ["interview", "interview", "audit", "report"]
+    for line in lines:
+        words = with_scripts(shlex.split(line)[1:], here, INTERVIEW)
+        if "--generate" in words:  # the page's eight take four times as long
+            words[words.index("--generate") + 1] = "2"
+            words += ["--max-tokens", "4"]  # a model of random weights answers without end
+        if words[0] == "report":
+            words.append("--json")
+        capsys.readouterr()
+        assert main(words) == 0, f"{line}\n{capsys.readouterr().err}"
+    found = json.loads(capsys.readouterr().out)
+    voices = found["interviews"]["models"]
+    assert [(v["model"], v["method"], v["mode"], v["n_interviews"]) for v in voices] == [
+        ("cast:baker-street", method, "single", 4) for method in ("cast", "prompt", "rag")
+    ]
+    assert {v["answers_missing"] for v in voices} == {0.0}
+    assert all(v["average"]["mean"] is not None for v in voices)
+    assert [j["audit"] for j in found["judges"]] == ["failed"], "it scores by hash"
+    assert {one.mode for one in read_interviews(here / "runs" / "led")} == {"live"}
+    assert "own blocks" in (here / "runs" / "interviews" / "report.html").read_text("utf-8")
+
+
+def test_the_servers_of_the_page_answer(here, tmp_path_factory) -> None:
+    write_baker_street(here / "baker-street", write_tiny_model(tmp_path_factory.mktemp("base")))
+    lines = [line for line in command_lines(TEXT) if " serve " in line]
+    alone, upstream = (shlex.split(line)[2:] for line in lines)
+    assert alone == ["baker-street"]
+    names = ["Sherlock Holmes", "Don Quixote"]
+
+    def who_answers(server: Running, key: str) -> str:
+        with OpenAI(base_url=server.url, api_key=key, max_retries=0) as client:
+            assert [model.id for model in client.models.list()] == [*names, "auto"]
+            made = client.chat.completions.create(
+                model="auto", max_tokens=4,
+                messages=[{"role": "user", "content": "Don Quixote, what do you see?"}],
+            )  # fmt: skip
+            return made.model
+
+    with running(Path(*alone)) as server:
+        assert who_answers(server, "none") == "Don Quixote"
+        assert server.end()[0] == 0
+    with start_vllm(adapters=names) as vllm:
+        # As on the page, but for where things are: tests open no port to other machines.
+        upstream[upstream.index("--host") + 1] = "127.0.0.1"
+        upstream[upstream.index("--upstream") + 1] = vllm.url
+        with running(Path(upstream[0]), *upstream[1:], PERSONAE_TOKEN="long-and-random") as server:
+            assert who_answers(server, "long-and-random") == "Don Quixote"
+            with pytest.raises(AuthenticationError):
+                who_answers(server, "none")
+            assert server.end()[0] == 0
 
 
 def test_the_seat_of_the_page_is_one_that_the_scene_has() -> None:
