@@ -10,8 +10,10 @@ import pytest
 
 from personae.errors import InputError, UsageError
 from personae.interview.questions import INTERVIEWS
+from personae.interview_stage import PROFILES
 from personae.judging.interview_metrics import METRICS, SEVEN
-from personae.records import Failure
+from personae.records import Failure, InterviewProfile
+from personae.records.files import write_records
 from personae.reports.interviews import InterviewsReport, are_interview_runs
 from personae.session import MANIFEST, RESULTS
 
@@ -196,6 +198,18 @@ def test_runs_by_different_rubrics_are_not_compared(tmp_path: Path) -> None:
     assert "rules" in data.caveats
     assert data.interviews["paired"] == []
     assert data.differences_reason == "different_rules"
+
+
+def test_characters_of_one_name_and_two_cards_are_told(tmp_path: Path) -> None:
+    def run(name: str, *known: str) -> Path:
+        made = interview_run(tmp_path / name, [held(question(1), f"test:{name}")])
+        profiles = (InterviewProfile(name="Ada", text=text) for text in known)
+        write_records(profiles, made / PROFILES)
+        return made
+
+    one, two = run("one", "Ada keeps a ferry."), run("two", "Ada writes programs.")
+    assert report(one, two).caveats == ("profiles",)
+    assert report(one, run("three", "Ada keeps a ferry."), run("four")).caveats == ()
 
 
 def test_what_limits_the_reading_is_told(tmp_path: Path) -> None:

@@ -11,9 +11,11 @@ from typing import Any
 from personae.errors import InputError, UsageError
 from personae.interview.questions import INTERVIEWS, SCRIPTS
 from personae.interview_stage import (
+    PROFILES,
     is_interview_run,
     read_interviews,
     read_kept_scripts,
+    read_profiles,
 )
 from personae.journal.store import Journal
 from personae.judging.interview_audit import covered
@@ -272,6 +274,12 @@ def _caveats(runs: Sequence[InterviewRun]) -> Iterator[str]:
     panels = {frozenset((row.judge, row.repeat) for row in one.rows) for one in judged}
     if len(panels) > 1:
         yield "judges"
+    told: dict[tuple[Language, str], set[str]] = defaultdict(set)
+    for one in judged:
+        for profile in read_profiles(one.run) if (one.run / PROFILES).is_file() else ():
+            told[one.manifest.language, profile.name].add(profile.text)
+    if any(len(texts) > 1 for texts in told.values()):
+        yield "profiles"
     if judged and len(judged) < len(runs):
         yield "some_unjudged"
     live = {held.interviewer for one in runs for held in one.interviews if held.mode == "live"}
