@@ -169,6 +169,7 @@ async def test_a_dry_run_counts_and_leaves_nothing(tmp_path) -> None:
         ),
         ({"limit": 0}, "--limit"),
         ({"transfer": True, "turns": 1}, "two turns"),
+        ({"questions": (), "generate": 1_001, "interviewer": MODEL}, "1,000 questions a character"),
     ],
 )
 async def test_arguments_that_do_not_go_together_are_refused_before_anything_is_written(
@@ -232,6 +233,23 @@ def kept_script(folder: Path, **fields: Any) -> Path:
     path = folder / "scripts.jsonl"
     path.write_text(json.dumps({"id": "s", **fields}) + "\n", "utf-8")
     return path
+
+
+async def test_too_few_questions_for_the_transfer_dialogues_leave_no_run_in_the_way(
+    tmp_path,
+) -> None:
+    with pytest.raises(InputError, match="fewer with --limit"):
+        await two_questions(tmp_path, transfer=True, turns=2)
+    assert not (tmp_path / "run").exists()
+    assert len((await two_questions(tmp_path, transfer=True, turns=2, limit=3)).interviews) == 3
+
+
+async def test_questions_to_others_are_told_as_such(tmp_path) -> None:
+    path = tmp_path / "questions.json"
+    path.write_text(json.dumps([{"question": "Why?"}, {"question": "Who?", "character": "Ada"}]))
+    await two_questions(tmp_path, questions=[path])
+    (note,) = read_manifest(tmp_path / "run").notes
+    assert note == f"{path}: 1 not asked (for somebody who is not among --characters)"
 
 
 async def test_a_transfer_dialogue_without_words_needs_an_interviewer_before_anything_is_paid(

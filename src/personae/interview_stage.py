@@ -72,8 +72,11 @@ from personae.stages import seeded
 INTERVIEW = "interview"
 IMPORT = "interview import"
 PROFILES = "profiles.jsonl"
+WHY_NOT_ASKED = {"not_asked": "for somebody who is not among --characters"}
 ROOMS = ("interviews", "questioning", "interview_rating")
 METHODS: tuple[Method, ...] = ("prompt", "rag", "cast")
+MOST_WRITTEN = 1_000
+"""Questions for each character: their writer is shown all that it has written before."""
 TRANSFER_EACH = 10
 """Transfer dialogues for each character: the paper has 90 of nine (appendix A.3)."""
 
@@ -197,6 +200,21 @@ async def interview(
     if turns is not None and turns > 1 and not transfer and given:
         _check_turns(given)
     _check_language(given, language)
+
+    def drawn(scripts: Sequence[InterviewScript]) -> tuple[InterviewScript, ...]:
+        """Transfer dialogues of these."""
+        made = transfer_scripts(
+            scripts,
+            tuple(people.values()),
+            TRANSFER_EACH * len(people) if limit is None else limit,
+            turns=turns or TURNS,
+            seed=seed,
+            live=interviewer is not None and generate is None,
+        )
+        return tuple(placed(script, location, status) for script in made)
+
+    # Files that do not give so many are told before there is a run that another --limit is not of.
+    from_files = drawn(given) if transfer and generate is None else given
     samplings = {
         "model": Sampling.from_dict(
             {**seeded(CHARACTER_SAMPLING, seed).to_dict(), **(sampling or {})}, place="sampling"
@@ -246,22 +264,14 @@ async def interview(
     )
     async with open_run(out, manifest, options, registry=registry) as run:
         notes = _left_out_notes(unasked)
-        scripts = given
+        scripts = from_files
         if generate is not None:
             scripts, short = await _written(
                 run, material, generate, 1 if transfer else turns or 1, location, status
             )
             notes += short
-        if transfer:
-            scripts = transfer_scripts(
-                scripts,
-                tuple(people.values()),
-                TRANSFER_EACH * len(people) if limit is None else limit,
-                turns=turns or TURNS,
-                seed=seed,
-                live=interviewer is not None and generate is None,
-            )
-            scripts = tuple(placed(script, location, status) for script in scripts)
+        if transfer and generate is not None:
+            scripts = drawn(scripts)
         scripts = _limited(scripts, None if transfer else limit)
         if not scripts and not run.dry:
             why = f": {'; '.join(notes[:3])}" if notes else ""
@@ -374,6 +384,8 @@ def _check(
             raise UsageError(f"--{name} counts from 1")
     if turns is not None and turns > MAX_TURNS:
         raise UsageError(f"an interview has {MAX_TURNS:,} turns at the most")
+    if generate is not None and generate > MOST_WRITTEN:
+        raise UsageError(f"--generate has {MOST_WRITTEN:,} questions a character written at most")
     if generate is not None and interviewer is None:
         raise UsageError("--generate needs --interviewer MODEL, who writes the questions")
     if transfer and turns is not None and turns < 2:
@@ -515,7 +527,7 @@ def _limited_interviews(
 def _left_out_notes(left_out: Sequence[LeftOut]) -> list[str]:
     """What of the question files is not asked, in plain words."""
     return [
-        f"{path}: {count} not asked ({cause})"
+        f"{path}: {count} not asked ({WHY_NOT_ASKED.get(cause, cause)})"
         for path, causes in causes_by_file(left_out).items()
         for cause, count in sorted(causes.items())
     ]

@@ -409,7 +409,7 @@ def test_a_live_script_that_nobody_held_is_told(run: Path) -> None:
     write(run / "interviews.jsonl", [held(FIXED, "Who are you?")])
     left: list[LeftOut] = []
     assert read_scripts([run], PEOPLE, left_out=left) == (FIXED,)
-    assert [(x.place, x.cause) for x in left] == [(f"script {LIVE.id}", "not_asked")]
+    assert [(x.place, x.cause) for x in left] == [(f"script {LIVE.id}", "empty")]
 
 
 # Ids ---------------------------------------------------------------------------------------------

@@ -312,7 +312,7 @@ class _Reading:
             elif script.id in held:
                 yield held[script.id]
             else:
-                self._leave(f"script {script.id}", "not_asked")
+                self._leave(f"script {script.id}", "empty")
 
     def _entries(self, path: Path) -> Iterator[InterviewScript]:
         dialogues = []

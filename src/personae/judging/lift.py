@@ -42,13 +42,16 @@ def check_judges(judges: Sequence[str]) -> None:
 
 
 def check_words(judges: Sequence[str]) -> None:
-    """Refuse lift where trajectories are judged.
+    """Refuse lift where trajectories or interviews are judged.
 
     Raises:
         UsageError: a judge is `lift:MODEL`.
     """
     for judge in filter(is_lift, judges):
-        raise UsageError(f"{judge} measures single answers; a trajectory needs a judge of words")
+        raise UsageError(
+            f"{judge} measures the answers of a benchmark; trajectories and interviews need a "
+            "judge of words: give it without lift:, or another one"
+        )
 
 
 def others(persona: Persona, cast: Sequence[Persona]) -> list[Persona]:

@@ -33,7 +33,7 @@ def print_audits(audits: Sequence[Audit], console: Console) -> None:
         for reason in audit.reasons:
             console.print(f"  {reason}", markup=False)
         console.print(
-            f"  order to give 5: {_number(audit.order_shift, '+.2f')} points; "
+            f"  order to give the highest score: {_number(audit.order_shift, '+.2f')} points; "
             f"length: {_number(audit.length_slope, '+.2f')} points a doubling; "
             f"variance of repeats: {_number(audit.repeat_variance)}; "
             f"examples in swapped order: {_number(audit.swap_shift, '+.2f')}; "
