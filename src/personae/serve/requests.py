@@ -96,12 +96,18 @@ class _Message(_Lenient):
         return ChatMessage(role, text, self.name, heard)
 
 
-class _Secret(_Lenient):
+class _Ours(_Lenient):
+    """Fields of this server alone: one that it does not know is misspelt."""
+
+    model_config = ConfigDict(extra="forbid")
+
+
+class _Secret(_Ours):
     fact: Annotated[str, Field(min_length=1, pattern=r"\S")]
     known_by: Annotated[tuple[_Name, ...], Field(max_length=MAX_KNOWING)]
 
 
-class _Extension(_Lenient):
+class _Extension(_Ours):
     secrets: Annotated[tuple[_Secret, ...], Field(max_length=MAX_SECRETS)] = ()
 
 
