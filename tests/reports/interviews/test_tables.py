@@ -70,6 +70,21 @@ def test_the_worst_and_what_is_missing_are_named(tmp_path: Path) -> None:
     assert "reply not in the asked form" in text
 
 
+def test_why_there_are_no_intervals_is_told_once(tmp_path: Path) -> None:
+    text = printed(report(interview_run(tmp_path / "run", [held(question(1)), held(talk(1))])))
+    assert text.count("no interval below two characters or dialogues") == 1
+    assert "Means without brackets: no interval" in text
+    several = interview_run(tmp_path / "several", [held(s) for s in two_questions_each()])
+    assert "Means without brackets" not in printed(report(several))
+
+
+def test_what_was_said_of_a_failure_stands_beside_its_cause(tmp_path: Path) -> None:
+    lost = {1: Failure(cause="context_length", detail="the prompt has 9 tokens, the model reads 8")}
+    run = interview_run(tmp_path / "run", [held(question(1)), held(question(9), failures=lost)])
+    text = " ".join(printed(report(run), width=300).split())
+    assert "too long for the model (the prompt has 9 tokens, the model reads 8)" in text
+
+
 def test_a_failed_audit_gives_its_reasons(tmp_path: Path) -> None:
     run = interview_run(tmp_path / "run", [held(question(1))])
     audit(tmp_path / "audit", verdict="failed")

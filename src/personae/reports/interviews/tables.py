@@ -26,12 +26,15 @@ if TYPE_CHECKING:
     from rich.console import Console
 
 TERMINAL_WORST = 3
+TERMINAL_DETAIL = 120
 
 
 def _cell(words: Words, e: Estimate, *, signed: bool = False) -> str:
     missing = words("missing_short", share=words.share(e.missing))
     if e.mean is None:
         return f"{words('no_score')} ({missing})"
+    if e.low is None or e.high is None:  # why, is told once below the tables
+        return f"{words.signed(e.mean) if signed else words.number(e.mean)} ({missing})"
     mean = words.signed(e.mean) if signed else words.number(e.mean)
     return f"{mean} {words.interval(e, signed=signed)} ({missing})"
 
@@ -63,6 +66,9 @@ def print_interviews(data: InterviewsReport, console: Console, language: Languag
     if of_transfer := [line for line in lines if line.scores.n_transfers]:
         console.print(Text(words("h.trans"), style="bold"))
         _print_scores(of_transfer, (TRANSFER,), console, words)
+    shown = [e for line in lines for e in (*line.scores.metrics.values(), line.scores.average)]
+    if any(e.mean is not None and e.low is None for e in shown):
+        console.print(Text(f"{words('without_brackets')}{words('colon')}{words('no_interval')}"))
     _print_agreement(data, console, words)
     _print_worst(data, console, words)
     _print_missing(data, console, words)
@@ -183,7 +189,7 @@ def _print_missing(data: InterviewsReport, console: Console, words: Words) -> No
                 [words(h) for h in ("cause", "model", "method", "mode", "interviews_n")],
                 [
                     (
-                        words.cause(one.cause),
+                        _told(words.cause(one.cause), one.example),
                         one.voice.model,
                         words(f"methods.{one.voice.method}"),
                         words(f"modes.{one.voice.mode}"),
@@ -204,7 +210,7 @@ def _print_missing(data: InterviewsReport, console: Console, words: Words) -> No
                 [words(h) for h in ("cause", "judge", "metric", "times")],
                 [
                     (
-                        words.cause(one.cause),
+                        _told(words.cause(one.cause), one.example),
                         one.judge,
                         metric_name(one.metric, words.language),
                         words.count(one.count),
@@ -214,6 +220,11 @@ def _print_missing(data: InterviewsReport, console: Console, words: Words) -> No
                 left=3,
             )
         )
+
+
+def _told(cause: str, example: str) -> str:
+    """A cause, and what was said of one that it befell."""
+    return f"{cause} ({one_line(example, TERMINAL_DETAIL)})" if example else cause
 
 
 # CSV --------------------------------------------------------------------------------------------
