@@ -33,7 +33,13 @@ def add(commands: Any) -> None:
         commands, "interview", _interview, "interview characters and have the interviews judged"
     )
     parts = made.add_subparsers(title="interview commands", metavar="COMMAND")
-    made.add_argument("--model", nargs="+", action="extend", metavar="MODEL", help="plays them")
+    made.add_argument(
+        "--model",
+        nargs="+",
+        action="extend",
+        metavar="MODEL",
+        help="plays them; needed, as are --characters, --judge and --out",
+    )
     made.add_argument(
         "--characters",
         nargs="+",

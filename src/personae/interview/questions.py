@@ -263,7 +263,7 @@ def _files(paths: Sequence[Path]) -> Iterator[Path]:
             raise InputError(
                 f"holds no questions (no {', '.join(_ENDINGS)} and no {SCRIPTS})",
                 path=path,
-                mend="Give files of questions, or a run",
+                mend="Give files of questions, a folder that holds them itself, or a run",
             )
         yield from several
 
