@@ -12,14 +12,13 @@ from personae.audit_stage import AUDIT_ROWS
 from personae.cli import main
 from personae.data import load_audit_texts
 from personae.errors import InputError, StoppedEarlyError, UsageError
-from personae.interview.questions import INTERVIEWS
+from personae.interview.questions import INTERVIEWS, PROFILES
 from personae.interview_audit_stage import (
     AuditedInterviews,
     audit_interviews,
     is_interview,
     read_material,
 )
-from personae.interview_stage import PROFILES
 from personae.judging.interview_audit import (
     OF_INTERVIEWS,
     OF_TRANSFERS,

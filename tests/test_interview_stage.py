@@ -9,10 +9,9 @@ import pytest
 from personae.characters.card import card_of
 from personae.cli import main
 from personae.errors import InputError, StoppedEarlyError, UsageError
-from personae.interview.questions import INTERVIEWS, SCRIPTS
+from personae.interview.questions import INTERVIEWS, PROFILES, SCRIPTS
 from personae.interview_stage import (
     METHODS,
-    PROFILES,
     Interviewed,
     import_interviews,
     interview,
@@ -356,11 +355,21 @@ async def test_a_character_without_a_profile_cannot_be_judged(tmp_path) -> None:
         await import_interviews([path], tmp_path / "run", [MODEL])
 
 
+async def test_another_judge_reads_a_run_without_anybody_being_asked_again(tmp_path: Path) -> None:
+    first = await two_questions(tmp_path)
+    done = await import_interviews([tmp_path / "run"], tmp_path / "again", [MODEL])
+    assert {i.id for i in done.interviews} == {i.id for i in first.interviews}
+    scores = [{(r.interview_id, r.metric): r.score for r in run.rows} for run in (first, done)]
+    assert scores[0] == scores[1], "what this script scores by is the prompt: it was the same"
+    assert requests(tmp_path / "again") == 4 * 7
+
+
 async def test_of_interviews_that_come_back_those_with_somebody_unknown_are_reported(
     tmp_path: Path,
 ) -> None:
     await two_questions(tmp_path)
     kept = tmp_path / "run" / INTERVIEWS
+    (tmp_path / "run" / PROFILES).unlink()
     done = await import_interviews([kept], tmp_path / "again", [MODEL], characters=CAST[:1])
     causes = {
         one.characters: {

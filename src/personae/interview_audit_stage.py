@@ -14,8 +14,8 @@ from personae.audit_stage import (
     write_audit,
 )
 from personae.errors import InputError
-from personae.interview.questions import INTERVIEWS
-from personae.interview_stage import PROFILES, read_profiles
+from personae.interview.questions import INTERVIEWS, PROFILES
+from personae.interview_stage import read_profiles
 from personae.journal.client import Plan
 from personae.judging.answers import LeftOut
 from personae.judging.audit import LEAST_PAIRS, load_words

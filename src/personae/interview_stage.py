@@ -30,6 +30,7 @@ from personae.interview.people import Interviewee, read_interviewees
 from personae.interview.questions import (
     INTERVIEWS,
     MAX_TURNS,
+    PROFILES,
     SCRIPTS,
     WRITER_SAMPLING,
     placed,
@@ -71,7 +72,6 @@ from personae.stages import seeded
 
 INTERVIEW = "interview"
 IMPORT = "interview import"
-PROFILES = "profiles.jsonl"
 WHY_NOT_ASKED = {"not_asked": "for somebody who is not among --characters"}
 ROOMS = ("interviews", "questioning", "interview_rating")
 METHODS: tuple[Method, ...] = ("prompt", "rag", "cast")

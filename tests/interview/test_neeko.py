@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,12 @@ from personae.records import (
     Exchange,
     Failure,
     Interview,
+    InterviewProfile,
     InterviewScript,
     ScriptTurn,
 )
 from personae.records.base import canonical_json
+from personae.records.files import write_records
 
 
 def said(content: str | None, role: str = "Ada", action: str = "(speaking)") -> dict[str, Any]:
@@ -751,6 +753,39 @@ def test_of_a_run_the_interviews_are_read_and_nothing_else(tmp_path: Path) -> No
     (run / "results.jsonl").write_text('{"interview_id": "x"}\n', "utf-8")
     assert import_dialogues([run]).interviews == OURS
     assert import_dialogues([run.parent]).interviews == OURS
+
+
+ADA = "Ada Byrne"
+
+
+def run_of(folder: Path, interviews: Sequence[Interview], told: dict[str, str]) -> Path:
+    folder.mkdir(parents=True)
+    write_records(interviews, folder / "interviews.jsonl")
+    kept = [InterviewProfile(name=name, text=text, source="a.json") for name, text in told.items()]
+    write_records(kept, folder / "profiles.jsonl")
+    return folder
+
+
+def test_judges_of_an_imported_run_are_told_what_its_own_were_told(tmp_path: Path) -> None:
+    run = run_of(tmp_path / "one", [ours()], {ADA: "She writes notes.", "Ben": "Unasked."})
+    found = import_dialogues([run])
+    assert [(p.name, p.text) for p in found.profiles] == [(ADA, "She writes notes.")]
+    assert found.unknown == ()
+    ada = interviewee(Character(name=ADA, description="A card."), "en", source="ada.json")
+    (given,) = import_dialogues([run], [ada]).profiles
+    assert given.text == ada.profile, "a card that is given comes first"
+
+
+def test_two_runs_that_tell_other_things_of_a_character_are_not_taken_for_one(
+    tmp_path: Path,
+) -> None:
+    other = ours(id="another")
+    one = run_of(tmp_path / "one", [ours()], {ADA: "She writes notes."})
+    two = run_of(tmp_path / "two", [other], {ADA: "She breeds horses."})
+    with pytest.raises(
+        InputError, match=r"two/profiles\.jsonl: says something else of 'Ada Byrne'"
+    ):
+        import_dialogues([one, two])
 
 
 # The published files -----------------------------------------------------------------------------

@@ -246,8 +246,8 @@ def test_a_folder_of_question_files_is_read(tmp_path: Path) -> None:
         ("q.jsonl", [{"kind": "single", "turns": []}], "line 1: not a valid InterviewScript"),
         ("q.jsonl", [{"content": 7}], "line 1: not an answer file"),
         ("q.txt", "\x00", "binary"),
-        ("q.txt", "# nothing\n", "asks none"),
-        ("q.json", [], "asks none"),
+        ("q.txt", "# nothing\n", "holds nothing that can be asked"),
+        ("q.json", [], "holds nothing that can be asked"),
     ],
 )
 def test_what_holds_no_questions_names_file_and_place(
@@ -320,7 +320,7 @@ def test_a_script_to_two_names_of_one_character_is_no_transfer_dialogue(tmp_path
     turns = [{"character": "Ada", "asked": "Who?"}, {"character": "Ada Byrne", "asked": "Why?"}]
     path = write(tmp_path / "s.jsonl", [{"id": "t", "kind": "transfer", "turns": turns}])
     left: list[LeftOut] = []
-    with pytest.raises(InputError, match="asks none"):
+    with pytest.raises(InputError, match="holds nothing that can be asked"):
         read_scripts([path], PEOPLE, left_out=left)
     assert left == [LeftOut(str(path), "line 1", "one_role")]
 

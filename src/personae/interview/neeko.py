@@ -26,6 +26,7 @@ from personae.interview.questions import (
     INTERVIEWS,
     MAX_CHARS,
     MAX_TURNS,
+    PROFILES,
     script_id,
     topic_of,
 )
@@ -52,7 +53,7 @@ from personae.records import (
     ScriptTurn,
     content_hash,
 )
-from personae.records.files import MAX_FILES, write_atomically
+from personae.records.files import MAX_FILES, read_records, write_atomically
 from personae.records.interview import InterviewKind, InterviewMode
 from personae.records.similarity import normalised
 
@@ -147,12 +148,14 @@ def import_dialogues(
     says whether a model found them.
 
     Args:
-        people: characters that are known; else profiles are looked for beside the files.
+        people: characters that are known; else what the judges of a run were told is taken from
+            it, and profiles are looked for beside the files.
         language: of files that do not say.
 
     Raises:
         InputError: a file is of no known shape (names file and place), is given twice, or holds
-            too much; there is nothing to import.
+            too much; there is nothing to import; runs told judges different things of a character
+            whom `people` has not.
     """
     found = _Import(tuple(people), language)
     seen: set[str] = set()
@@ -257,6 +260,7 @@ class _Import:
     def __init__(self, people: tuple[Interviewee, ...], language: Language) -> None:
         self.people, self.language = people, language
         self.beside: dict[str, Interviewee] = {}
+        self.kept: dict[str, InterviewProfile] = {}
         self.looked: set[Path] = set()
         self.drafts: list[_Draft] = []
         self.ours: list[tuple[Path, str, Interview, InterviewScript | None]] = []
@@ -267,6 +271,8 @@ class _Import:
     def read(self, path: Path) -> None:
         """Take in a file."""
         self._profiles(path)
+        if path.name == INTERVIEWS:
+            self._kept_profiles(path.parent)
         answered = False
         for number, (place, line) in enumerate(json_entries(path), 1):
             if not isinstance(line, Mapping):
@@ -293,6 +299,19 @@ class _Import:
             raise _nothing(path, place)
         if topic:
             self.topics.setdefault(normalised(text), topic)
+
+    def _kept_profiles(self, run: Path) -> None:
+        """What judges were told in a run, of those of whom nothing else is given."""
+        path = run / PROFILES
+        given = {person.name for person in self.people}
+        for one in read_records(InterviewProfile, path) if os.path.lexists(path) else ():
+            known = self.kept.setdefault(one.name, one)
+            if known.text != one.text and one.name not in given:
+                raise InputError(
+                    f"says something else of {one.name!r} than another of these runs",
+                    path=path,
+                    mend="Give --characters CARD..., or import the runs one by one",
+                )
 
     def _profiles(self, path: Path) -> None:
         """Profiles that lie beside a file: `profiles/wiki_NAME.txt`, up to three folders above."""
@@ -358,16 +377,17 @@ class _Import:
         _check_unique(made)
         interviews = _with_modes(made)
         characters = dict.fromkeys(name for one in interviews for name in one.characters)
+        told = {
+            name: InterviewProfile(name=name, text=one.profile, source=one.source)
+            for name, one in known.items()
+        }
+        told |= {n: p for n, p in self.kept.items() if known.get(n) not in self.people}
         return Imported(
             interviews=interviews,
             scripts=tuple(scripts.values()),
-            profiles=tuple(
-                InterviewProfile(name=name, text=known[name].profile, source=known[name].source)
-                for name in characters
-                if name in known
-            ),
+            profiles=tuple(told[name] for name in characters if name in told),
             left_out=tuple(left_out),
-            unknown=tuple(name for name in characters if name not in known),
+            unknown=tuple(name for name in characters if name not in told),
             appended=dict(appended),
             cut=dict(cut),
         )

@@ -48,6 +48,7 @@ from personae.records.similarity import Distinct, normalised
 
 SCRIPTS = "scripts.jsonl"
 INTERVIEWS = "interviews.jsonl"
+PROFILES = "profiles.jsonl"
 
 WRITER_SAMPLING = EXAMINER_SAMPLING
 """Whoever writes questions does the work of PersonaGym's examiner."""
@@ -229,7 +230,9 @@ def read_scripts(
             )
     if paths and not found:
         raise InputError(
-            "asks none of the characters" + (f", but {_some(strangers)}" if strangers else ""),
+            f"asks none of the characters, but {_some(strangers)}"
+            if strangers
+            else "holds nothing that can be asked",
             path=paths[0] if len(paths) == 1 else None,
             mend="Give their cards under --characters, or other questions",
         )

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from personae.errors import InputError, UsageError
-from personae.interview.questions import INTERVIEWS, SCRIPTS
+from personae.interview.questions import INTERVIEWS, PROFILES, SCRIPTS
 from personae.interview_stage import (
-    PROFILES,
     is_interview_run,
     read_interviews,
     read_kept_scripts,
