@@ -215,6 +215,13 @@ def test_a_wrong_value_is_refused_by_its_place(changed: dict[str, Any], param: s
     assert refused(**changed)["param"] == param
 
 
+@pytest.mark.parametrize("name", ["percieved_by", "perceivedBy", "Perceived_By", "received_by"])
+def test_who_misspells_who_perceived_a_message_does_not_tell_it_to_everybody(name: str) -> None:
+    error = refused(messages=[HELLO, {**HELLO, name: ["Ada"]}])
+    assert error["param"] == f"messages[1].{name}"
+    assert "perceived_by" in error["message"]
+
+
 @pytest.mark.parametrize(
     "raw",
     [b"", b"{", b"\xff\xfe", b"[]", b"null", b'"text"', b"[" * 100_000, b'{"model": "\\ud800"}',

@@ -31,6 +31,10 @@ _Name = Annotated[
     str, Field(max_length=MAX_NAME, pattern=rf"^[^{_BREAK}]*[^\s{_BREAK}][^{_BREAK}]*$")
 ]
 
+# What a field of a message holds that means `perceived_by` and is not spelt so: passed over, it
+# would tell everybody what some were to hear.
+_LIKE_PERCEIVED = ("perc", "ceived_by", "ceivedby", "cieved")
+
 # What each parameter that we cannot carry out may say: then it asks for nothing.
 _NEUTRAL: dict[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -78,6 +82,8 @@ class _Part(_Lenient):
 
 
 class _Message(_Lenient):
+    model_config = ConfigDict(extra="allow")
+
     role: Literal["system", "developer", "user", "assistant"]
     content: str | tuple[_Part, ...]
     name: _Name | None = None
@@ -169,6 +175,7 @@ def read_chat(raw: bytes, *, max_tokens: int, default_tokens: int) -> ChatAsked:
     except ValidationError as error:
         raise _complaint(error) from None
     _refuse_what_we_cannot(body.model_extra or {})
+    _refuse_misspelt(body.messages)
     if body.stream_options is not None and not body.stream:
         raise invalid("stream_options is only for requests with stream: true", "stream_options")
     if body.top_logprobs is not None and not body.logprobs:
@@ -205,6 +212,17 @@ def _refuse_what_we_cannot(others: dict[str, Any]) -> None:
             name,
             "unsupported_parameter",
         )
+
+
+def _refuse_misspelt(messages: tuple[_Message, ...]) -> None:
+    for number, message in enumerate(messages):
+        for name in message.model_extra or {}:
+            if any(part in name.casefold() for part in _LIKE_PERCEIVED):
+                raise invalid(
+                    f"messages[{number}]: there is no field {name[:40]!r}; perceived_by is meant?",
+                    f"messages[{number}].{name[:40]}",
+                    "unknown_parameter",
+                )
 
 
 def _same_as_any(value: Any, neutral: tuple[Any, ...]) -> bool:
