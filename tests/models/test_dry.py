@@ -1,5 +1,7 @@
 """A dry run's placeholders meet every schema that a pipeline asks for."""
 
+import asyncio
+
 import pytest
 
 from personae.models import DryBackend
@@ -28,3 +30,12 @@ async def test_a_placeholder_meets_its_schema(schema):
 
 def test_it_is_a_backend():
     assert isinstance(DryBackend(), Backend)
+
+
+async def test_others_are_heard_between_two_replies() -> None:
+    backend = DryBackend()
+    heard: list[str] = []
+    call = Call(role="judge", model="m", messages=(Message(role="user", content="x"),))
+    asyncio.get_running_loop().call_soon(heard.append, "Ctrl-C")
+    await backend.complete(call)
+    assert heard == ["Ctrl-C"]
