@@ -27,12 +27,31 @@ if TYPE_CHECKING:
     from personae.records.interview import Method
 
 
+class _OptionsBehind(argparse._SubParsersAction):  # type: ignore[type-arg]  # not generic when run
+    """Refuses options before the command's name: the command's own defaults would undo them."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        given = [k for k, v in vars(namespace).items() if v != parser.get_default(k)]
+        if given:
+            options = ", ".join(f"--{name.replace('_', '-')}" for name in sorted(given))
+            parser.error(f"give {options} behind {values[0]!r}, not before it")
+        super().__call__(parser, namespace, values, option_string)
+
+
 def add(commands: Any) -> None:
     """Add the commands to the parser."""
     made = command(
         commands, "interview", _interview, "interview characters and have the interviews judged"
     )
-    parts = made.add_subparsers(title="interview commands", metavar="COMMAND")
+    parts = made.add_subparsers(
+        title="interview commands", metavar="COMMAND", action=_OptionsBehind
+    )
     made.add_argument(
         "--model",
         nargs="+",
