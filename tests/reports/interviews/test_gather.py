@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from personae.errors import InputError, UsageError
-from personae.interview.questions import INTERVIEWS
-from personae.interview_stage import PROFILES
+from personae.interview.questions import INTERVIEWS, PROFILES
 from personae.judging.interview_metrics import METRICS, SEVEN
 from personae.records import Failure, InterviewProfile
 from personae.records.files import write_records
