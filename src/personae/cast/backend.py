@@ -131,7 +131,8 @@ def pinned(model_id: str, names: Sequence[str]) -> dict[str, str]:
             known = ", ".join(bearers.names)
             raise UsageError(
                 f"{model_id} has no {name!r}; there are {known}. Add the character with "
-                f"personae cast add, or have another model play {name!r}"
+                f"personae cast add, or have another model play {name!r} (of a play: --character "
+                f"'{name}=MODEL')"
             )
         if len(found) > 1:
             raise UsageError(
