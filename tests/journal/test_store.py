@@ -4,6 +4,8 @@ import asyncio
 import multiprocessing
 import os
 import sqlite3
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -191,6 +193,19 @@ def test_two_processes_on_one_journal_lose_nothing_and_agree_on_every_reply(tmp_
     assert first == second, "both were told the same winner for every call"
     with Journal(tmp_path / "j.sqlite", read_only=True) as journal:
         assert len(journal) == 60
+
+
+def test_a_new_journal_can_be_opened_by_several_at_the_same_moment(tmp_path: Path) -> None:
+    together = threading.Barrier(4)
+
+    def opened(number: int) -> int:
+        together.wait(60)
+        with Journal(tmp_path / f"{number}.sqlite") as journal:
+            return len(journal)
+
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(60):
+            assert list(pool.map(opened, [number] * 4)) == [0] * 4
 
 
 async def test_counters_of_all_sessions_are_summed(tmp_path: Path):

@@ -30,6 +30,7 @@ from personae.records.call import messages_json
 APPLICATION_ID = 0x5045_5253  # "PERS"
 VERSION = 1
 COMMIT_GAP = 0.02
+_LOCK_SECONDS = 0.005  # between two looks at a lock
 BUSY_SECONDS = 30
 SMALL = 1500
 
@@ -225,9 +226,12 @@ class Journal:
         return sqlite3.connect(self.path, timeout=BUSY_SECONDS, check_same_thread=False)
 
     def _check_or_create(self) -> None:
+        # All at one moment: another process may be making the journal meanwhile.
+        self._db.execute("BEGIN")
+        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
         (app,) = self._db.execute("PRAGMA application_id").fetchone()
         (version,) = self._db.execute("PRAGMA user_version").fetchone()
-        (tables,) = self._db.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        self._db.rollback()
         if app != APPLICATION_ID and (app or tables or self._read_only):
             raise JournalError(
                 f"{self.path}: this SQLite file is not a Personae journal; "
@@ -240,7 +244,7 @@ class Journal:
             )
         if self._read_only:
             return
-        self._db.execute("PRAGMA journal_mode = WAL")
+        self._write_ahead()
         self._db.execute("PRAGMA synchronous = NORMAL")
         if app != APPLICATION_ID:
             # Two processes may arrive here together: the second finds everything in place.
@@ -251,6 +255,19 @@ class Journal:
             self._db.execute(f"PRAGMA application_id = {APPLICATION_ID}")
             self._db.execute(f"PRAGMA user_version = {VERSION}")
             self._db.commit()
+
+    def _write_ahead(self) -> None:
+        """Switch to write-ahead logging; of this lock SQLite does not wait by itself."""
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._db.execute("PRAGMA journal_mode = WAL")
+            except sqlite3.OperationalError as error:
+                if "locked" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(_LOCK_SECONDS)
+            else:
+                return
 
     def _explain(self, error: sqlite3.Error) -> JournalError:
         name = getattr(error, "sqlite_errorname", "") or ""
