@@ -126,7 +126,7 @@ async def answered(tmp_path: Path) -> Path:
     return done.run
 
 
-async def audited(run: Path, *judges: str, out: str = "audit", **more: Any) -> Audited:
+async def audited(run: Path, *judges: str, out: str = "audit", **more: Any) -> Audited[Any]:
     more.setdefault("registry", Endpoints().registry)
     return await audit_judges([run], judges, run.parent / out, **more)
 

@@ -8,13 +8,12 @@ from typing import Any
 
 import pytest
 
-from personae.audit_stage import AUDIT_ROWS
+from personae.audit_stage import AUDIT_ROWS, Audited
 from personae.cli import main
 from personae.data import load_audit_texts
 from personae.errors import InputError, StoppedEarlyError, UsageError
 from personae.interview.questions import INTERVIEWS, PROFILES
 from personae.interview_audit_stage import (
-    AuditedInterviews,
     audit_interviews,
     is_interview,
     read_material,
@@ -141,7 +140,7 @@ def a_run(
     return run
 
 
-async def audited(run: Path, *judges: str, out: str = "audit", **more: Any) -> AuditedInterviews:
+async def audited(run: Path, *judges: str, out: str = "audit", **more: Any) -> Audited[Any]:
     more.setdefault("registry", Endpoints().registry)
     more.setdefault("limit", 8)  # the fewest that prove anything
     return await audit_interviews([run], judges, run.parent / out, **more)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from personae.audit_stage import AUDIT_ROWS
+from personae.audit_stage import AUDIT_ROWS, Audited
 from personae.cli import main
 from personae.data import load_audit_texts
 from personae.errors import InputError, StoppedEarlyError, UsageError
@@ -24,7 +24,6 @@ from personae.reports.ratings import scenes_document
 from personae.session import Options, read_manifest
 from personae.stages import write_results
 from personae.trajectory_audit_stage import (
-    AuditedTrajectories,
     audit_trajectories,
     read_trajectories,
 )
@@ -115,7 +114,7 @@ def a_run(folder: Path, some: Sequence[Play] | None = None) -> Path:
     return run
 
 
-async def audited(run: Path, *judges: str, out: str = "audit", **more: Any) -> AuditedTrajectories:
+async def audited(run: Path, *judges: str, out: str = "audit", **more: Any) -> Audited[Any]:
     more.setdefault("registry", Endpoints().registry)
     more.setdefault("limit", 8)  # the fewest that prove anything
     return await audit_trajectories([run], judges, run.parent / out, **more)

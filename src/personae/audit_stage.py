@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from personae.errors import InputError, UsageError
 from personae.interview.benchmark_file import read_benchmark
@@ -42,20 +43,23 @@ AUDIT_ROWS = "audit_rows.jsonl"
 DEFAULT_LIMIT = 40
 
 
+Row = TypeVar("Row")
+
+
 @dataclass(frozen=True)
-class Audited:
-    """What `audit_judges` leaves.
+class Audited(Generic[Row]):
+    """What an audit leaves: of answers, of trajectories, or of interviews.
 
     Attributes:
         audits: one a judge; none in a dry run, whose verdicts mean nothing.
         rows: every verdict; likewise.
-        left_out: the answers that were not used.
+        left_out: the answers, trajectories or interviews that were not used.
         plan: of a dry run.
     """
 
     run: Path
     audits: tuple[Audit, ...]
-    rows: tuple[AuditRow, ...]
+    rows: tuple[Row, ...]
     left_out: tuple[LeftOut, ...]
     plan: Plan | None
 
@@ -152,7 +156,7 @@ async def audit_judges(
     seed: int = 0,
     options: Options | None = None,
     registry: Registry | None = None,
-) -> Audited:
+) -> Audited[AuditRow]:
     """Find out whether judges can be trusted (`personae audit`).
 
     Leaves `audits.json` (one audit a judge) and `audit_rows.jsonl` (every verdict) in the run.

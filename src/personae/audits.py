@@ -8,8 +8,8 @@ from typing import Any, Literal, TypeAlias
 
 from personae.audit_stage import Audited, audit_judges
 from personae.errors import InputError
-from personae.interview_audit_stage import AuditedInterviews, audit_interviews, is_interview
-from personae.trajectory_audit_stage import AuditedTrajectories, audit_trajectories, is_play
+from personae.interview_audit_stage import audit_interviews, is_interview
+from personae.trajectory_audit_stage import audit_trajectories, is_play
 
 Kind: TypeAlias = Literal["answers", "plays", "interviews"]
 
@@ -36,7 +36,7 @@ def kind_of(paths: Sequence[Path]) -> Kind:
 
 async def audit_any(
     answers: Sequence[Path], judges: Sequence[str], out: Path, **arguments: Any
-) -> Audited | AuditedTrajectories | AuditedInterviews:
+) -> Audited[Any]:
     """`audit_trajectories` of plays, `audit_interviews` of interviews, else `audit_judges`.
 
     Raises:

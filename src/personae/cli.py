@@ -30,6 +30,7 @@ from personae.commands.base import (
     command,
     json_option,
     prices_of,
+    sampling_of,
     show_document,
     show_plan,
 )
@@ -299,12 +300,7 @@ def _add_eval(commands: Any) -> None:
 
 
 def _eval(args: argparse.Namespace) -> int:
-    sampling = {
-        name: value
-        for name in ("temperature", "top_p", "max_tokens")
-        if (value := getattr(args, name)) is not None
-    }
-    return _evaluate(args, sampling)
+    return _evaluate(args, sampling_of(args))
 
 
 def _evaluate(args: argparse.Namespace, sampling: dict[str, Any]) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from personae.audit_stage import (
     DEFAULT_LIMIT,
+    Audited,
     causes_by_file,
     check_asked,
     check_groups,
@@ -16,7 +17,6 @@ from personae.audit_stage import (
 from personae.errors import InputError
 from personae.interview.questions import INTERVIEWS, PROFILES
 from personae.interview_stage import read_profiles
-from personae.journal.client import Plan
 from personae.judging.answers import LeftOut
 from personae.judging.audit import LEAST_PAIRS, load_words
 from personae.judging.interview_audit import (
@@ -35,29 +35,11 @@ from personae.judging.interview_metrics import interview_rubric_hash
 from personae.judging.interviews import INTERVIEW_SAMPLING, InterviewCase, cases_of
 from personae.judging.lift import check_words
 from personae.models.registry import Registry
-from personae.records import Audit, Language, content_hash
+from personae.records import Language, content_hash
 from personae.records.files import read_jsonl, read_records
 from personae.records.interview import Interview
 from personae.session import RESULTS, Options, new_manifest, open_run
 from personae.stages import seeded
-
-
-@dataclass(frozen=True)
-class AuditedInterviews:
-    """What `audit_interviews` leaves.
-
-    Attributes:
-        audits: one a judge; none in a dry run, whose verdicts mean nothing.
-        rows: every case; likewise.
-        left_out: the interviews that were not used.
-        plan: of a dry run.
-    """
-
-    run: Path
-    audits: tuple[Audit, ...]
-    rows: tuple[InterviewAuditRow, ...]
-    left_out: tuple[LeftOut, ...]
-    plan: Plan | None
 
 
 @dataclass(frozen=True)
@@ -169,7 +151,7 @@ async def audit_interviews(
     seed: int = 0,
     options: Options | None = None,
     registry: Registry | None = None,
-) -> AuditedInterviews:
+) -> Audited[InterviewAuditRow]:
     """Find out whether judges can be trusted with interviews (`personae audit` over interviews).
 
     Leaves `audits.json` (one audit a judge) and `audit_rows.jsonl` (every case) in the run. The
@@ -228,7 +210,7 @@ async def audit_interviews(
             watcher=options.watcher,
         )
         if run.dry:
-            return AuditedInterviews(out, (), (), material.left_out, run.plan)
+            return Audited(out, (), (), material.left_out, run.plan)
         audits = tuple(
             judge_audit(
                 judge,
@@ -243,7 +225,7 @@ async def audit_interviews(
             for judge in judges
         )
         write_audit(run, rows, audits)
-        return AuditedInterviews(out, audits, tuple(rows), material.left_out, run.plan)
+        return Audited(out, audits, tuple(rows), material.left_out, run.plan)
 
 
 def _notes(material: Material) -> list[str]:

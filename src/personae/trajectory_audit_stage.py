@@ -8,13 +8,13 @@ from pathlib import Path
 
 from personae.audit_stage import (
     DEFAULT_LIMIT,
+    Audited,
     causes_by_file,
     check_asked,
     check_groups,
     write_audit,
 )
 from personae.errors import InputError
-from personae.journal.client import Plan
 from personae.judging.answers import LeftOut
 from personae.judging.audit import load_words
 from personae.judging.lift import check_words
@@ -32,30 +32,12 @@ from personae.judging.trajectory_audit import (
 from personae.models.registry import Registry
 from personae.play_stage import PLAYS
 from personae.rate_stage import known_of, language_of, protocol_of
-from personae.records import Audit, Language, content_hash
+from personae.records import Language, content_hash
 from personae.records.files import read_jsonl
 from personae.records.trajectory import Protocol
 from personae.reports.ratings import finished_plays, plays_hash
 from personae.session import Options, new_manifest, open_run
 from personae.stages import seeded
-
-
-@dataclass(frozen=True)
-class AuditedTrajectories:
-    """What `audit_trajectories` leaves.
-
-    Attributes:
-        audits: one a judge; none in a dry run, whose verdicts mean nothing.
-        rows: every case; likewise.
-        left_out: the trajectories that were not used.
-        plan: of a dry run.
-    """
-
-    run: Path
-    audits: tuple[Audit, ...]
-    rows: tuple[TrajectoryAuditRow, ...]
-    left_out: tuple[LeftOut, ...]
-    plan: Plan | None
 
 
 @dataclass(frozen=True)
@@ -152,7 +134,7 @@ async def audit_trajectories(
     seed: int = 0,
     options: Options | None = None,
     registry: Registry | None = None,
-) -> AuditedTrajectories:
+) -> Audited[TrajectoryAuditRow]:
     """Find out whether judges can be trusted with trajectories (`personae audit` over plays).
 
     Leaves `audits.json` (one audit a judge) and `audit_rows.jsonl` (every case) in the run. The
@@ -211,7 +193,7 @@ async def audit_trajectories(
             watcher=options.watcher,
         )
         if run.dry:
-            return AuditedTrajectories(out, (), (), material.left_out, run.plan)
+            return Audited(out, (), (), material.left_out, run.plan)
         audits = tuple(
             judge_audit(
                 judge,
@@ -225,7 +207,7 @@ async def audit_trajectories(
             for judge in judges
         )
         write_audit(run, rows, audits)
-        return AuditedTrajectories(out, audits, tuple(rows), material.left_out, run.plan)
+        return Audited(out, audits, tuple(rows), material.left_out, run.plan)
 
 
 _CAUSES = {"empty": "no_acts", "refusal": "refusal"}

@@ -70,6 +70,15 @@ def carries_out(group: Any) -> None:
     json_option(group)
 
 
+def sampling_of(args: argparse.Namespace) -> dict[str, Any]:
+    """What was said of the sampling of the models under test."""
+    return {
+        name: value
+        for name in ("temperature", "top_p", "max_tokens")
+        if (value := getattr(args, name)) is not None
+    }
+
+
 def json_option(group: Any) -> None:
     """`--json`."""
     group.add_argument("--json", action="store_true", help="print one JSON document, nothing else")

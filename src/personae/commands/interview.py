@@ -14,6 +14,7 @@ from personae.commands.base import (
     command,
     json_option,
     prices_of,
+    sampling_of,
     show_document,
     show_plan,
 )
@@ -145,12 +146,7 @@ def _interview(args: argparse.Namespace) -> int:
     for option in ("model", "characters", "judge", "out"):
         if not getattr(args, option):
             raise UsageError(f"--{option} is missing (see personae interview --help)")
-    sampling = {
-        name: value
-        for name in ("temperature", "top_p", "max_tokens")
-        if (value := getattr(args, name)) is not None
-    }
-    return _carry_out(args, sampling)
+    return _carry_out(args, sampling_of(args))
 
 
 def _carry_out(args: argparse.Namespace, sampling: dict[str, Any]) -> int:
